@@ -151,6 +151,39 @@ class RowPlane:
     parts: int = 1
 
 
+# ------------------------------------------------------------------------------------------------------- describe
+
+
+@dataclass(frozen=True, slots=True)
+class BundleInfo:
+    """A drafter bundle whose state rows the server can make."""
+
+    sha256: bytes
+    size_bytes: int
+    drafter_kind: str
+    draft_vocabulary_size: int = 0
+    training_step: int = 0
+    planes: tuple[RowPlane, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The answer to Describe; ``fingerprints.bundle`` is the recommended one."""
+
+    fingerprints: Fingerprints
+    vocabulary_size: int
+    target_name: str = ""
+    dtype: str = "float32"
+    stop_ids: tuple[int, ...] = ()
+    rules: tuple[str, ...] = ()
+    features: tuple[Feature, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    bundles: tuple[BundleInfo, ...] = ()
+    numerics: Numerics = field(default_factory=Numerics)
+    protocol_min: int = 1
+    protocol_max: int = 1
+
+
 # ------------------------------------------------------------------------------------------------------------- up
 
 
