@@ -134,10 +134,9 @@ def listen(settings: ListenerSettings) -> Listener:
     Raises ConfigError for plain text on a public address without ``insecure``, incomplete or unreadable certificate
     files, client certificates without TLS, tokens in plain text on a public address, or an address that is taken.
     """
-    credentials = _credentials(settings)
-    local = is_loopback(settings.listen)
     split_address(settings.listen, setting="--listen")
-    if credentials is None and not local:
+    credentials = _credentials(settings)
+    if credentials is None and not is_loopback(settings.listen):
         if not settings.insecure:
             raise ConfigError(
                 "--listen",

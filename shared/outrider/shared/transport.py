@@ -50,9 +50,7 @@ COMMON_OPTIONS: ChannelOptions = (
 
 
 def is_loopback(address: str) -> bool:
-    """Whether ``host:port`` (or ``unix:path``) is out of other machines' reach. Of names, only localhost is."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
+    """Whether ``host:port`` is out of other machines' reach. Of names, only localhost is."""
     host = split_address(address)[0]
     if host == "localhost":
         return True
@@ -124,8 +122,11 @@ def error_of(error: Exception) -> OutriderError:
     raise TypeError(f"not an error of a gRPC call: {type(error).__name__}") from error
 
 
+_TLS_WORDS = ("ssl", "tls", "certificate", "hostname verification")
+
+
 def _of_rpc(code: grpc.StatusCode, details: str) -> OutriderError:
-    if code is grpc.StatusCode.UNAVAILABLE and ("ssl" in details.lower() or "tls" in details.lower()):
+    if code is grpc.StatusCode.UNAVAILABLE and any(word in details.lower() for word in _TLS_WORDS):
         # An outage can look like this too (a captive portal), so it stays a link error, with the likely cause told.
         return LinkDown(
             f"no secure connection: {details}",
