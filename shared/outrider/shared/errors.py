@@ -180,6 +180,7 @@ class FingerprintMismatch(Mismatch):
             detail = (
                 f"the {which} fingerprint differs: {_short(ours)} here, {_short(theirs)} on the other side"
             )
+        remedy = remedy or "connect to a verifier that serves the same target, or start a new session"
         super().__init__(detail, remedy=remedy)
         self.which = which
         self.ours = ours
