@@ -176,10 +176,8 @@ class FingerprintMismatch(Mismatch):
     def __init__(
         self, which: str, *, ours: bytes = b"", theirs: bytes = b"", detail: str = "", remedy: str = ""
     ) -> None:
-        if not detail:
-            detail = (
-                f"the {which} fingerprint differs: {_short(ours)} here, {_short(theirs)} on the other side"
-            )
+        here, there = (digest.hex()[:12] or "unknown" for digest in (ours, theirs))
+        detail = detail or f"the {which} fingerprint differs: {here} here, {there} on the other side"
         remedy = remedy or "connect to a verifier that serves the same target, or start a new session"
         super().__init__(detail, remedy=remedy)
         self.which = which
@@ -201,10 +199,6 @@ class ConfigError(OutriderError):
     def __init__(self, setting: str, why: str, *, remedy: str = "") -> None:
         super().__init__(f"{setting}: {why}", remedy=remedy)
         self.setting = setting
-
-
-def _short(digest: bytes) -> str:
-    return digest.hex()[:12] if digest else "unknown"
 
 
 # ------------------------------------------------------------------------------------------------- the wire's table
@@ -346,9 +340,7 @@ def surfaces(error: Exception) -> bool:
     """
     if isinstance(error, ProtocolViolation):
         return error.ours
-    if isinstance(error, LinkError | Refused):
-        return isinstance(error, _SURFACING)
-    return isinstance(error, _SURFACING) or not isinstance(error, BundleError)
+    return isinstance(error, _SURFACING) or not isinstance(error, LinkError | Refused | BundleError)
 
 
 class ExitCode(IntEnum):
