@@ -1,0 +1,93 @@
+"""Settings of `outrider-cloud serve`, checked before anything is loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outrider.cloud.listener import ListenerSettings
+from outrider.shared.errors import ConfigError
+
+DEFAULT_PORT = 7601
+DEFAULT_TARGET = "smollm2"
+DTYPES = ("float32", "bfloat16")
+PADDINGS = ("off", "bucket")
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """What one verifier serves, to whom, and within which bounds."""
+
+    listener: ListenerSettings = field(
+        default_factory=lambda: ListenerSettings(listen=f"127.0.0.1:{DEFAULT_PORT}")
+    )
+    """Address, TLS, tokens."""
+    target: str = DEFAULT_TARGET
+    """The embedded target's name, a local folder, or a hub id."""
+    dtype: str = "float32"
+    """What the target computes in: one of ``DTYPES``."""
+    threads: int = 0
+    """Threads of a target pass; 0 leaves it to torch."""
+    drafter: Path | None = None
+    """Folder of drafter weights whose state rows are made here; None serves no rows."""
+    bundle: Path | None = None
+    """Bundle file to serve; None exports one from ``drafter`` into the cache."""
+    kv_budget_mib: int = 2048
+    """Budget of all KV caches together, MiB."""
+    max_sessions: int = 64
+    """Sessions attached at once."""
+    max_context: int = 0
+    """Longest sequence in tokens; 0 is the target's own limit, at most 8192."""
+    reflection: bool = False
+    """Serve gRPC reflection."""
+    padding: str = "off"
+    """Padding profile offered to devices: one of ``PADDINGS``."""
+    metrics_port: int | None = None
+    """Port for Prometheus; 0 picks one, None serves no metrics."""
+    metrics_host: str = "127.0.0.1"
+    """Address for Prometheus. Metrics are plain text: open it only towards a trusted network."""
+    selfcheck: bool = True
+    """Check width invariance at start-up; without it, it is not advertised."""
+    drain_s: float = 20.0
+    """Seconds that open streams get after a signal to leave."""
+    log_level: str = "info"
+    """One of `outrider.cloud.logs.LEVELS`."""
+
+    @property
+    def kv_budget_bytes(self) -> int:
+        """The budget in bytes."""
+        return self.kv_budget_mib * _MIB
+
+    def check(self) -> None:
+        """Raises ConfigError for a setting that cannot work; files are looked at, nothing is loaded."""
+        _one_of("--dtype", self.dtype, DTYPES)
+        _one_of("--padding", self.padding, PADDINGS)
+        _at_least("--threads", self.threads, 0)
+        _at_least("--kv-budget-mib", self.kv_budget_mib, 16)
+        _at_least("--max-sessions", self.max_sessions, 1)
+        if self.max_context:
+            _at_least("--max-context", self.max_context, 16)
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
+            raise ConfigError("--metrics-port", f"{self.metrics_port} is not a port (0 to 65535)")
+        if self.drafter is not None and not self.drafter.is_dir():
+            raise ConfigError("--drafter", f"{self.drafter} is not a folder", remedy="or say --drafter none")
+        if self.bundle is not None and not self.bundle.is_file():
+            raise ConfigError("--bundle", f"{self.bundle} is not a file")
+        if self.bundle is not None and self.drafter is None:
+            raise ConfigError(
+                "--bundle",
+                "state rows for a bundle need the weights it was made from",
+                remedy="give --drafter as well",
+            )
+
+
+def _one_of(setting: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(setting, f"{value!r} is not one of {', '.join(known)}")
+
+
+def _at_least(setting: str, value: int, least: int) -> None:
+    if value < least:
+        raise ConfigError(setting, f"{value} is less than {least}")

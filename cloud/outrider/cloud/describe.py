@@ -1,0 +1,87 @@
+"""What a verifier tells devices about itself: identity, limits, and what a target pass costs here."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from outrider.cloud.events import Prefill, Verify, WorkFailed
+from outrider.cloud.runner import Engine
+from outrider.shared.draft import Draft
+from outrider.shared.errors import OutriderError
+from outrider.shared.frames import CostCurve, Feature, Rule
+from outrider.shared.sampling import Sampling
+
+COST_WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+"""Widths measured, in tokens a pass: the last committed token and the draft."""
+
+COST_CONTEXT = 128
+"""Tokens of context under which they are measured."""
+
+RULES = ("greedy", "coupled")
+"""Rules served; lossy ones and those that read draft laws are not part of this version."""
+
+_KEY = -1  # no session has a negative key
+_REPEATS = 3
+_PREFILL_CHUNK = 64
+
+
+def features(*, rows: bool, padding: str) -> tuple[Feature, ...]:
+    """What this server can grant."""
+    offered = [Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE]
+    if rows:
+        offered.append(Feature.STATE_ROWS)
+    if padding != "off":
+        offered.append(Feature.PADDING)
+    return tuple(offered)
+
+
+def measure_cost(
+    engine: Engine, vocabulary: int, widths: Sequence[int] = COST_WIDTHS, context_tokens: int = COST_CONTEXT
+) -> CostCurve:
+    """Time target passes of each width, on the calling thread, with nothing else running.
+
+    The median of three; costs never fall with the width, so that noise cannot make a longer draft look cheaper. Raises
+    OutriderError if the engine cannot do the work at all.
+    """
+    try:
+        prefill_us = _measure_prefill(engine, vocabulary, context_tokens)
+        costs: list[int] = []
+        for width in widths:
+            cost = _measure_width(engine, vocabulary, context_tokens, width)
+            costs.append(max(cost, costs[-1] if costs else 1))
+    finally:
+        engine.evict(_KEY)
+    return CostCurve(tuple(widths), tuple(costs), context_tokens, prefill_us)
+
+
+def _measure_prefill(engine: Engine, vocabulary: int, count: int) -> int:
+    started = time.perf_counter()
+    for start in range(0, count, _PREFILL_CHUNK):
+        ids = _ids(vocabulary, start, min(_PREFILL_CHUNK, count - start))
+        _run(engine, Prefill(_KEY, start, ids))
+    return max(1, int((time.perf_counter() - started) * 1e6 / count))
+
+
+def _measure_width(engine: Engine, vocabulary: int, context: int, width: int) -> int:
+    pending = _ids(vocabulary, context, 1)
+    draft = Draft.chain(_ids(vocabulary, context + 1, width - 1))
+    times = []
+    for _ in range(_REPEATS):
+        started = time.perf_counter()
+        _run(engine, Verify(_KEY, context, pending, draft, Sampling(), Rule()))
+        times.append(time.perf_counter() - started)
+        engine.truncate(_KEY, context)
+    return int(statistics.median(times) * 1e6)
+
+
+def _run(engine: Engine, work: Prefill | Verify) -> None:
+    for outcome in engine.run((work,)):
+        if isinstance(outcome, WorkFailed):
+            raise OutriderError(f"the target cannot make a pass: {outcome.why}")
+
+
+def _ids(vocabulary: int, start: int, count: int) -> tuple[int, ...]:
+    """Arbitrary ids, the same every time."""
+    return tuple((7919 * position + 13) % vocabulary for position in range(start, start + count))
