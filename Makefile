@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PROTO_VENV ?= .venv-proto
+# A run with another folder: make test-data OUTRIDER_SHARED=/somewhere
 OUTRIDER_SHARED ?= ../shared
 # Two engines on one small machine fight over cores; one thread each is fastest there.
 export OMP_NUM_THREADS ?= 1
@@ -20,7 +21,7 @@ PROTOC := $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto
 PROTOC_OUT = --plugin=protoc-gen-mypy_grpc=$(PROTO_VENV)/bin/protoc-gen-mypy_grpc \
 	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=quiet:$(1)
 
-.PHONY: help setup demo test test-data test-long check proto proto-check proto-lint proto-accept lint types guards clean
+.PHONY: help setup demo faults test test-data test-long check proto proto-check proto-lint proto-accept lint types guards clean
 help:
 	@sed -n '2,4s/^# *//p' $(MAKEFILE_LIST)
 
@@ -55,6 +56,11 @@ clean:
 
 demo: setup
 	@$(BIN)/outrider-sim demo
+
+# Seeded fault schedules against the sans-I/O cores; one seed replays one schedule.
+SEEDS ?= 5000
+faults: setup
+	$(BIN)/outrider-sim faults --seeds $(SEEDS) --start 0
 
 test: setup
 	$(BIN)/python -m pytest -m "not data and not long"
