@@ -8,6 +8,7 @@ import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,8 @@ class Pki:
     other_name_key: Path
     stranger_cert: Path
     stranger_key: Path
+    expired_cert: Path
+    expired_key: Path
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +94,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
         save("other-ca.pem", other.cert_pem),
         *pair("other-name", ca.issue_cert("elsewhere.example")),
         *pair("stranger", other.issue_cert("stranger.example", common_name="stranger")),
+        *pair("expired", ca.issue_cert("127.0.0.1", not_after=datetime(2020, 1, 1, tzinfo=UTC))),
     )
 
 
@@ -223,13 +227,15 @@ def test_every_method_is_denied_without_a_token(token_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["authority", "name", "no client certificate", "stranger", "plain text", "tls to plain"]
+    "wrong",
+    ["authority", "name", "expired", "no client certificate", "stranger", "plain text", "tls to plain"],
 )
 def test_a_connection_that_is_not_secure_is_not_made(pki: Pki, wrong: str) -> None:
     """Wrong authority or name, a missing or foreign client certificate, TLS on one side only: no call gets through."""
     tls = {"tls_cert": pki.cert, "tls_key": pki.key}
     client, server = {
         "authority": ({"tls_ca": pki.other_ca}, tls),
+        "expired": ({"tls_ca": pki.ca}, {"tls_cert": pki.expired_cert, "tls_key": pki.expired_key}),
         "name": ({"tls_ca": pki.ca}, {"tls_cert": pki.other_name_cert, "tls_key": pki.other_name_key}),
         "no client certificate": ({"tls_ca": pki.ca}, {**tls, "tls_client_ca": pki.ca}),
         "stranger": (
@@ -241,7 +247,7 @@ def test_a_connection_that_is_not_secure_is_not_made(pki: Pki, wrong: str) -> No
     }[wrong]
     error = refusal(client, **server)
     assert isinstance(error, LinkDown)
-    if wrong in ("authority", "name"):
+    if wrong in ("authority", "name", "expired"):
         assert "--tls-ca" in error.remedy
 
 
