@@ -43,14 +43,15 @@ def philox4x64(counter: ArrayLike, key: tuple[int, int]) -> Words:
     numpy's own ``Philox(counter=c, key=k)`` steps its counter first: its first four words are those of c + 1.
     """
     counters = np.asarray(counter, np.uint64)
-    c0, c1, c2, c3 = (counters[..., word] for word in range(4))
+    shape = counters.shape
+    c0, c1, c2, c3 = np.ascontiguousarray(counters.reshape(-1, 4).T)
     k0, k1 = (int(part) & _MASK for part in key)
     for _ in range(10):
         high_0, low_0 = _multiply(_MULTIPLIER_0, c0)
         high_1, low_1 = _multiply(_MULTIPLIER_1, c2)
         c0, c1, c2, c3 = high_1 ^ c1 ^ np.uint64(k0), low_1, high_0 ^ c3 ^ np.uint64(k1), low_0
         k0, k1 = (k0 + _WEYL_0) & _MASK, (k1 + _WEYL_1) & _MASK
-    return np.stack((c0, c1, c2, c3), axis=-1)
+    return np.stack((c0, c1, c2, c3), axis=-1).reshape(shape)
 
 
 def _multiply(constant: int, words: Words) -> tuple[Words, Words]:

@@ -180,8 +180,13 @@ def _largest(values: Scores, count: int) -> NDArray[np.intp]:
 
 def _nucleus(values: Scores, mass: float) -> NDArray[np.intp]:
     """Ids of the shortest beginning, by (value descending, id ascending), whose mass reaches ``mass``."""
-    order = np.argsort(-values, kind="stable")
-    reached = np.cumsum(_softmax(values)[order])
+    probabilities = _softmax(values)
+    for count in (min(1024, len(values)), len(values)):  # the few likeliest are nearly always enough to sort
+        ids = np.sort(_largest(values, count))
+        order = ids[np.argsort(-values[ids], kind="stable")]
+        reached = np.cumsum(probabilities[order])
+        if reached[-1] >= mass:
+            break
     return order[: int(np.searchsorted(reached, mass, side="left")) + 1]
 
 
