@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from outrider.shared.draft import Draft
-from outrider.shared.frames import DownFrame, FailureReason, Open, Rule, UpFrame
+from outrider.shared.frames import DownFrame, FailureReason, Open, RowEncoding, Rule, UpFrame
 from outrider.shared.sampling import Sampling
 
 # ----------------------------------------------------------------------------------------------------- engine work
@@ -49,6 +49,9 @@ class MakeRows:
     start: int
     stop: int
     bulk: bool
+    encoding: RowEncoding
+    serial: int = 0
+    """Tells two requests for the same range apart."""
 
 
 Work = Prefill | Verify
@@ -149,14 +152,7 @@ class Tick:
 
 
 TableEvent = (
-    StreamOpened
-    | FrameReceived
-    | StreamLost
-    | StreamWritable
-    | StepDone
-    | RowsDone
-    | DrainRequested
-    | Tick
+    StreamOpened | FrameReceived | StreamLost | StreamWritable | StepDone | RowsDone | DrainRequested | Tick
 )
 
 # --------------------------------------------------------------------------------------------------------- actions
