@@ -213,6 +213,7 @@ async def connected(
             yield RawDevice(call, session_id or os.urandom(16), held if held is not None else Held())
         finally:
             call.cancel()
+            await asyncio.wait_for(call.code(), PATIENCE_S)  # nothing of the call may outlive its event loop
 
 
 async def streamed(

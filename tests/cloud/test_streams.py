@@ -121,9 +121,10 @@ def test_padding_starts_when_it_is_granted() -> None:
     async def run(features: tuple[Feature, ...]) -> list[int]:
         out = stream()
         out.put(Pong(1), Priority.SIGN)
+        first = await out.next()
         out.put(Opened(1, Attach.NEW, Anchor(0, 0), features=features), Priority.SIGN)
         out.put(Pong(1), Priority.SIGN)
-        messages = [await out.next() for _ in range(3)]
+        messages = [first, await out.next(), await out.next()]
         return [0 if message is None else message.ByteSize() for message in messages]
 
     plain, padded = asyncio.run(run(())), asyncio.run(run((Feature.PADDING,)))

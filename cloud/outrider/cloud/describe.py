@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from outrider.cloud.events import Prefill, Verify, WorkFailed
 from outrider.cloud.runner import Engine
+from outrider.cloud.table_state import Served, TableSettings, TableState
 from outrider.shared.draft import Draft
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import CostCurve, Feature, Rule
+from outrider.shared.frames import BundleInfo, CostCurve, Description, Feature, Rule
 from outrider.shared.sampling import Sampling
 
 COST_WIDTHS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
@@ -85,3 +86,21 @@ def _run(engine: Engine, work: Prefill | Verify) -> None:
 def _ids(vocabulary: int, start: int, count: int) -> tuple[int, ...]:
     """Arbitrary ids, the same every time."""
     return tuple((7919 * position + 13) % vocabulary for position in range(start, start + count))
+
+
+def describe(
+    served: Served, *, target_name: str, dtype: str, bundles: tuple[BundleInfo, ...] = ()
+) -> Description:
+    """The answer to Describe for what the table serves, limits as the table applies them."""
+    return Description(
+        fingerprints=served.fingerprints,
+        vocabulary_size=served.vocabulary,
+        target_name=target_name,
+        dtype=dtype,
+        stop_ids=tuple(sorted(served.stop_ids)),
+        rules=served.rules,
+        features=served.features,
+        limits=TableState(served, TableSettings()).served.limits,
+        bundles=bundles,
+        numerics=served.numerics,
+    )

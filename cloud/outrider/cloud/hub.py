@@ -34,7 +34,6 @@ from outrider.cloud.logs import report
 from outrider.cloud.metrics import Metrics
 from outrider.cloud.runner import Engine, EngineEvent, RowMaker, Runner
 from outrider.cloud.streams import OutStream, StreamEnd
-from outrider.shared.errors import status_details
 from outrider.shared.frames import Failure, FailureReason
 
 _log = logging.getLogger(__name__)
@@ -146,7 +145,7 @@ class Hub:
             case RunStep() | RunRows() | TruncateKv() | EvictKv():
                 self._runner.submit(action)
             case Count():
-                self.metrics.count(action.metric, action.value, **dict(action.labels))
+                self.metrics.count(action.metric, action.value, **{k: v.lower() for k, v in action.labels})
 
     def _table_failed(self, event: TableEvent, error: Exception) -> None:
         incident = report(_log, "session table failure", error, phase=type(event).__name__)
@@ -163,7 +162,7 @@ class Hub:
         """End one stream with a failure found outside the table."""
         self.metrics.observe_frame(failure)
         stream.put(failure, Priority.URGENT)
-        stream.finish(StreamEnd(failure.reason, status_details(failure)))
+        stream.finish(StreamEnd(failure.reason, failure.detail))
 
     def _arm(self) -> None:
         if self._timer is not None:

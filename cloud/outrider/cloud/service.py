@@ -89,7 +89,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
         if end.reason is not None:
-            await context.abort(status_code(end.reason), clip(end.detail or end.reason.name))
+            await context.abort(status_code(end.reason), stream.status_text)
 
     async def _write(self, stream: OutStream, context: Context) -> None:
         """The only writer of this call: hand over frames in order of urgency until the stream ends."""

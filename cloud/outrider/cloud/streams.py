@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from outrider.cloud.events import Priority
+from outrider.shared.errors import status_details
 from outrider.shared.frames import DownFrame, Failure, FailureReason, Feature, Opened
 from outrider.shared.wire import down_to_wire
 from outrider.v1 import verifier_pb2 as pb
@@ -45,6 +46,7 @@ class OutStream:
         self.number = number
         self.granted: tuple[Feature, ...] | None = None
         self.end: StreamEnd | None = None
+        self.failure: Failure | None = None
         self._on_queued = on_queued
         self._on_end: Callable[[], None] | None = None
         self._waiting: dict[Priority, deque[pb.DecodeResponse]] = {p: deque() for p in Priority}
@@ -61,9 +63,11 @@ class OutStream:
         return self._queued
 
     @property
-    def failure_sent(self) -> bool:
-        """Whether a Failure frame is to be the last one."""
-        return self._last is not None
+    def status_text(self) -> str:
+        """What stands beside the gRPC status: the failure in short."""
+        if self.end is None or self.end.reason is None:
+            return ""
+        return status_details(self.failure or Failure(self.end.reason, self.end.detail))
 
     def put(self, frame: DownFrame, priority: Priority) -> None:
         """Queue a frame. A Failure waits for everything else; after the end nothing is taken any more."""
@@ -71,9 +75,10 @@ class OutStream:
             return
         if isinstance(frame, Opened):
             self.granted = frame.features
+            priority = Priority.URGENT  # nothing may overtake it, a Drain neither
         message = self._encode(frame)
         if isinstance(frame, Failure):
-            self._last = message
+            self.failure, self._last = frame, message
             return
         self._waiting[priority].append(message)
         self._queued += message.ByteSize()
