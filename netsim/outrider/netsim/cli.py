@@ -1,0 +1,237 @@
+"""`outrider-sim`: the researcher's command line."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import shlex
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outrider.netsim.control import ControlServer
+from outrider.netsim.errors import BadConfig
+from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
+from outrider.netsim.profiles import PROFILES, Profile, profile
+from outrider.netsim.proxy import Proxy
+from outrider.netsim.settings import LinkSettings
+
+EXIT_BAD_CONFIG = 78
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="outrider-sim",
+    help="Emulate links between a device and a verifier.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+WHEN = "e.g. at=2s,for=3s; repeatable"
+
+
+@app.callback()
+def _main() -> None:
+    """Emulate links between a device and a verifier."""
+
+
+@app.command("proxy")
+def proxy_command(
+    upstream: Annotated[str, typer.Option(help="host:port to forward to")],
+    listen: Annotated[str, typer.Option(help="host:port to listen on; port 0 picks one")] = "127.0.0.1:0",
+    profile_name: Annotated[str, typer.Option("--profile", help="a preset; see `profiles`")] = "loopback",
+    rtt_ms: Annotated[float | None, typer.Option(help="instead of the preset's round trip")] = None,
+    jitter_ms: Annotated[float | None, typer.Option(help="instead of the preset's deviation")] = None,
+    down_mbit: Annotated[
+        float | None, typer.Option(help="instead of the preset's rate to the device")
+    ] = None,
+    up_mbit: Annotated[float | None, typer.Option(help="instead of the preset's rate to the cloud")] = None,
+    loss: Annotated[float | None, typer.Option(help="instead of the preset's share of lost packets")] = None,
+    outage: Annotated[list[str] | None, typer.Option(help=f"hold bytes, then go on; {WHEN}")] = None,
+    blackhole: Annotated[list[str] | None, typer.Option(help=f"swallow bytes, then reset; {WHEN}")] = None,
+    reset: Annotated[list[str] | None, typer.Option(help="reset all connections; at=2s; repeatable")] = None,
+    refuse: Annotated[list[str] | None, typer.Option(help=f"refuse new connections; {WHEN}")] = None,
+    halfopen: Annotated[list[str] | None, typer.Option(help=f"forward nothing, then reset; {WHEN}")] = None,
+    cut: Annotated[
+        list[str] | None, typer.Option(help="at=0s,dir=up,bytes=120,then=reset|hold; repeatable")
+    ] = None,
+    outages: Annotated[bool, typer.Option("--outages", help="the preset's own random outages too")] = False,
+    clock: Annotated[
+        str, typer.Option("--from", help="what at= counts from: start, or connection (the first one)")
+    ] = "connection",
+    control: Annotated[
+        str | None,
+        typer.Option(help="loopback host:port that takes `token N` and `trigger KIND`, line by line"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="same seed, same link")] = 0,
+    log: Annotated[Path | None, typer.Option(help="append changes of state here as JSON lines")] = None,
+) -> None:
+    """Make a port behave like a link: forward LISTEN to UPSTREAM with delay, rate, loss and faults, until Ctrl-C."""
+    chosen = profile(profile_name)
+    link = chosen.link.override(
+        rtt_ms=rtt_ms, jitter_ms=jitter_ms, down_mbit=down_mbit, up_mbit=up_mbit, loss=loss
+    )
+    scripted = {
+        "outage": outage,
+        "blackhole": blackhole,
+        "reset": reset,
+        "refuse": refuse,
+        "halfopen": halfopen,
+        "cut": cut,
+    }
+    schedule = build_schedule(scripted, chosen, outages=outages, control=control is not None)
+    if clock not in ("start", "connection"):
+        raise BadConfig("from", f"expected start or connection, got {clock!r}")
+    sink = _open_log(log)
+    try:
+        proxy = Proxy(
+            address("upstream", upstream),
+            link=link,
+            faults=schedule,
+            seed=seed,
+            listen=address("listen", listen),
+            clock="start" if clock == "start" else "connection",
+            log=sink,
+        )
+        asyncio.run(_serve(proxy, chosen, None if control is None else address("control", control)))
+    finally:
+        if sink is not None:
+            sink.close()
+
+
+def build_schedule(
+    scripted: dict[str, list[str] | None], chosen: Profile, *, outages: bool, control: bool
+) -> Schedule:
+    """All faults of a command line. Raises `BadConfig`, also for faults by token where nobody reports tokens."""
+    entries: list[Scheduled] = []
+    for kind, texts in scripted.items():
+        entries.extend(parse_scheduled(kind, text) for text in texts or ())
+    if outages and chosen.outages is None and not chosen.cut_for_good:
+        raise BadConfig("outages", f"profile {chosen.name} has no outages of its own; leave --outages out")
+    own = chosen.schedule() if outages else Schedule()
+    schedule = Schedule((*own.entries, *entries), own.random_outages)
+    if schedule.needs_tokens and not control:
+        raise BadConfig(
+            "token",
+            "a bare proxy sees no tokens: script the fault by time (at=2s), or add --control 127.0.0.1:0 and have "
+            "the controller send `token N` lines there",
+        )
+    return schedule
+
+
+def address(field: str, text: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[v6]:port`. Raises `BadConfig` naming `field`."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        raise BadConfig(field, f"expected host:port, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+async def _serve(proxy: Proxy, chosen: Profile, control: tuple[str, int] | None) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    async with proxy:
+        print(f"listening {proxy.address}", flush=True)
+        print(
+            "forwarding to {}:{}, ".format(*proxy.upstream) + _in_words(chosen.name, proxy.link),
+            file=sys.stderr,
+        )
+        if control is None:
+            await stop.wait()
+        else:
+            async with ControlServer(proxy, control) as server:
+                print(f"control {server.address}", flush=True)
+                await stop.wait()
+
+
+def _in_words(name: str, link: LinkSettings) -> str:
+    rates = "/".join("free" if r is None else f"{r:g}" for r in (link.down.rate_mbit, link.up.rate_mbit))
+    return f"profile {name}: round trip {link.rtt_s * 1000:g} ms, {rates} Mbit/s down/up, loss {link.up.loss:.1%}"
+
+
+def _open_log(path: Path | None) -> TextIO | None:
+    if path is None:
+        return None
+    try:
+        sink = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise BadConfig("log", f"cannot write {path}: {error.strerror}") from error
+    sink.write(json.dumps({"command": shlex.join(["outrider-sim", *sys.argv[1:]])}) + "\n")
+    return sink
+
+
+@app.command("profiles")
+def profiles_command(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+) -> None:
+    """List the presets."""
+    if as_json:
+        for chosen in PROFILES.values():
+            print(json.dumps(asdict(chosen)))
+        return
+    table = Table(title="Links (round trips in ms, rates in Mbit/s, outages in s)")
+    for column in ("name", "round trip", "down/up", "loss, burst", "outages: gap, median/p99", "what"):
+        table.add_column(column)
+    for chosen in PROFILES.values():
+        table.add_row(*_row(chosen))
+    Console().print(table)
+
+
+def _row(chosen: Profile) -> tuple[str, ...]:
+    link = chosen.link
+    jitter = link.up.jitter_ms * 2**0.5
+    rates = ["free" if r is None else f"{r:g}" for r in (link.down.rate_mbit, link.up.rate_mbit)]
+    outages = "none"
+    if chosen.cut_for_good:
+        outages = "one, at a token, for good"
+    elif chosen.outages is not None:
+        o = chosen.outages
+        outages = f"{o.gap_s:g}, {o.median_s:g}/{o.tail_s:g}"
+    loss = f"{link.up.loss:.1%}, {link.up.burst:g}"
+    return (
+        chosen.name,
+        f"{link.rtt_s * 1000:g} ± {jitter:.3g}",
+        "/".join(rates),
+        loss,
+        outages,
+        chosen.summary,
+    )
+
+
+def _mount_faults() -> None:
+    """Add `faults`, the simulator of whole protocols, if this installation has it."""
+    name = "outrider.netsim.world.cli"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        return
+    command: Any = module.faults
+    app.command("faults")(command)
+
+
+_mount_faults()
+
+
+def main() -> None:
+    """Entry point. Exit codes: 2 usage, 78 bad configuration (reason on stderr), 130 Ctrl-C."""
+    try:
+        app()
+    except BadConfig as error:
+        print(f"outrider-sim: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_CONFIG)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""What netsim refuses, and how it says so."""
+
+from __future__ import annotations
+
+
+class BadConfig(ValueError):
+    """A setting that cannot work: `field` names it, `why` says what was expected, what came, what to do.
+
+    The command line turns it into exit code 78.
+    """
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.why = why

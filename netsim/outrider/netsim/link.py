@@ -1,0 +1,223 @@
+"""`Link`: how long bytes take, as a pure stepping model.
+
+`admit(now, nbytes) -> release time` is all of it: no sockets, no sleeping, the clock passed in. The TCP proxy drives
+it with the loop's clock, a simulator with a virtual one.
+
+A lane (one direction, shared by all connections) is a rate server behind a bounded queue, then a delay line:
+
+    departure = max(now, end of the previous departure) + bytes / rate
+    release   = max(previous release of the connection, departure + delay + what TCP needs to repair losses)
+
+Time is *lane time*. An outage stops it (`LaneClock`): what was queued or in flight waits and comes out afterwards
+with its old spacing, as behind a stalled radio. Everything random comes from the seed, and the delay is a function of
+seed and lane time only, whatever the traffic.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+
+from outrider.netsim.settings import DIRECTIONS, MSS_BYTES, Direction, LaneSettings, LinkSettings
+
+MIN_RTO_S = 0.2
+"""Linux's minimum retransmission time-out."""
+MAX_RTO_S = 60.0
+DUPLICATE_ACKS = 3
+"""Packets that must follow a lost one before TCP resends it without waiting for the time-out."""
+BURST_MEMORY_S = 0.05
+"""After this much silence the loss chain starts from its stationary state: bursts last in time, not in packets."""
+
+
+class LaneClock:
+    """Lane time: real time minus all the time the lane stood still. Stalls nest."""
+
+    def __init__(self) -> None:
+        self._stalls = 0
+        self._since = 0.0
+        self._lost = 0.0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the lane stands still."""
+        return self._stalls > 0
+
+    def stall(self, now: float) -> None:
+        """Stop lane time at real time `now`."""
+        if self._stalls == 0:
+            self._since = now
+        self._stalls += 1
+
+    def resume(self, now: float) -> None:
+        """End one stall; lane time runs again when the last one ends. Raises `RuntimeError` if none is open."""
+        if self._stalls == 0:
+            raise RuntimeError("resume without a stall")
+        self._stalls -= 1
+        if self._stalls == 0:
+            self._lost += now - self._since
+
+    def lane_time(self, now: float) -> float:
+        """The lane time at real time `now`."""
+        return (self._since if self.stalled else now) - self._lost
+
+    def real_time(self, lane_time: float) -> float | None:
+        """When the lane reaches `lane_time` if nothing stalls it again; `None` while it stands still."""
+        return None if self.stalled else lane_time + self._lost
+
+
+class _Delay:
+    """One-way delay as a function of lane time: log-normal around the median, constant between redraws."""
+
+    def __init__(self, settings: LaneSettings, redraw_s: tuple[float, float], rng: random.Random) -> None:
+        self._median_s = settings.delay_ms / 1000
+        self._sigma = settings.sigma
+        self._spike = settings.spike
+        self._redraw_s = redraw_s
+        self._rng = rng
+        self._until = -math.inf
+        self._current = self._median_s
+
+    def at(self, time: float) -> float:
+        """Seconds of delay for what enters the line at `time`; times never go back."""
+        if self._sigma > 0:
+            if self._until == -math.inf:
+                self._until = 0.0
+            while time >= self._until:
+                self._until += self._rng.uniform(*self._redraw_s)
+                self._current = self._median_s * math.exp(self._sigma * self._rng.gauss(0.0, 1.0))
+        spike = self._spike
+        if spike is not None and time % spike.period_s < spike.width_s:
+            return self._current + spike.extra_ms / 1000
+        return self._current
+
+
+class _Losses:
+    """Gilbert-Elliott losses (bad state loses everything) turned into the seconds TCP needs to repair them.
+
+    With mean burst b and share L: r = 1/b leaves the bad state, p = L r / (1 - L) enters it.
+    """
+
+    def __init__(self, settings: LaneSettings, rtt_s: float, rng: random.Random) -> None:
+        self._share = settings.loss
+        self._leave = 1 / settings.burst
+        self._enter = settings.loss * self._leave / (1 - settings.loss)
+        self._rtt_s = rtt_s
+        self._rng = rng
+        self._bad = False
+        self._last = -math.inf
+
+    def repair_s(self, now: float, packets: int, followed: bool) -> float:
+        """Extra seconds for a write of `packets` packets; `followed`: enough others come right behind it."""
+        if self._share == 0 or packets == 0:
+            return 0.0
+        if now - self._last > BURST_MEMORY_S:
+            self._bad = self._rng.random() < self._share
+        self._last = now
+        lost = False
+        arrived_after = 0
+        for _ in range(packets):
+            if self._bad:
+                lost, arrived_after = True, 0
+            else:
+                arrived_after += 1
+            self._bad = self._rng.random() < (1 - self._leave if self._bad else self._enter)
+        if not lost:
+            return 0.0
+        fast = followed or arrived_after >= DUPLICATE_ACKS
+        return self._resend_s(fast)
+
+    def _resend_s(self, fast: bool) -> float:
+        """One round trip for a fast retransmit, else the time-out; it doubles while the resent packet is lost too.
+
+        A resent packet is past its burst, so it is lost with the plain share.
+        """
+        rto = max(MIN_RTO_S, 2 * self._rtt_s)
+        total = self._rtt_s if fast else rto
+        while self._rng.random() < self._share:
+            rto = min(rto * 2, MAX_RTO_S)
+            total += rto
+        return total
+
+
+class Lane:
+    """One direction of a link, shared by all its connections. Every time is lane time, in seconds."""
+
+    def __init__(
+        self, settings: LaneSettings, *, rtt_s: float, redraw_s: tuple[float, float], seed: str
+    ) -> None:
+        self.settings = settings
+        self.clock = LaneClock()
+        self.window_bytes = self._window(settings, rtt_s)
+        """What one connection may have unreleased: the queue plus a round trip's worth, as a TCP window would."""
+        self._delay = _Delay(settings, redraw_s, random.Random(f"{seed}/delay"))
+        self._losses = _Losses(settings, rtt_s, random.Random(f"{seed}/loss"))
+        self._busy_until = 0.0
+
+    @staticmethod
+    def _window(settings: LaneSettings, rtt_s: float) -> int:
+        if settings.rate_mbit is None:
+            return settings.queue
+        return settings.queue + int(settings.bytes_per_s * (rtt_s + MIN_RTO_S))
+
+    def admit(self, now: float, nbytes: int, behind: int = 0) -> float:
+        """When bytes that enter at `now` leave the lane; `behind` more bytes of the same write follow at once.
+
+        Calls must come in the order of time. Order among the bytes of one connection is kept by its `Flow`.
+        """
+        packets = math.ceil(nbytes / MSS_BYTES)
+        busy = self.backlog_bytes(now) >= DUPLICATE_ACKS * MSS_BYTES
+        followed = busy or behind >= DUPLICATE_ACKS * MSS_BYTES
+        start = max(now, self._busy_until)
+        departure = start + nbytes / self.settings.bytes_per_s
+        self._busy_until = departure
+        return departure + self._delay.at(departure) + self._losses.repair_s(start, packets, followed)
+
+    def backlog_bytes(self, now: float) -> float:
+        """Bytes that wait for the rate at `now`."""
+        if self.settings.rate_mbit is None:
+            return 0.0
+        return max(0.0, self._busy_until - now) * self.settings.bytes_per_s
+
+    def room_bytes(self, now: float) -> int:
+        """Bytes the queue still takes at `now`; a full queue means: stop reading."""
+        return max(0, math.floor(self.settings.queue - self.backlog_bytes(now) + 1e-6))
+
+    def room_at(self, now: float, nbytes: int) -> float:
+        """The first time from `now` on at which the queue takes `nbytes` (at most its size)."""
+        allowed = max(0, self.settings.queue - nbytes)
+        return max(now, self._busy_until - allowed / self.settings.bytes_per_s)
+
+    def flow(self) -> Flow:
+        """A connection's own view of the lane."""
+        return Flow(self)
+
+
+class Flow:
+    """One connection's bytes in a lane: they leave in the order they came (a loss holds up what is behind it)."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._last = 0.0
+
+    def admit(self, now: float, nbytes: int, behind: int = 0) -> float:
+        """As `Lane.admit`, never before what this connection sent earlier."""
+        self._last = max(self._last, self._lane.admit(now, nbytes, behind))
+        return self._last
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Frozen settings and a seed; `lanes()` starts a fresh model, always the same one."""
+
+    settings: LinkSettings = LinkSettings()
+    seed: int = 0
+
+    def lanes(self) -> dict[Direction, Lane]:
+        """A new model at lane time 0: `up` and `down`, independent, both from the one seed."""
+        return {direction: self._lane(direction) for direction in DIRECTIONS}
+
+    def _lane(self, direction: Direction) -> Lane:
+        s = self.settings
+        seed = f"outrider.netsim/{self.seed}/{direction}"
+        return Lane(s.lane(direction), rtt_s=s.rtt_s, redraw_s=s.redraw_s, seed=seed)
