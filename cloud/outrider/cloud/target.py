@@ -53,14 +53,18 @@ def target_folder(source: str | Path, report: Report = lambda line: None) -> Pat
     folder = Path(source).expanduser()
     if not folder.is_dir():
         raise ConfigError(
-            f"target {source}: no such folder",
+            "--target",
+            f"{source}: no such folder",
             remedy=f'name a local model folder, or "{EMBEDDED}" for the embedded one',
         )
     return folder
 
 
 def load_target(
-    source: str | Path = EMBEDDED, dtype: str = "float32", threads: int = 1, report: Report = lambda line: None
+    source: str | Path = EMBEDDED,
+    dtype: str = "float32",
+    threads: int = 1,
+    report: Report = lambda line: None,
 ) -> Target:
     """Load a target for inference on the CPU. ``threads`` is torch's, for the whole process; 0 leaves it alone.
 
@@ -68,7 +72,7 @@ def load_target(
     compute.
     """
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype}: expected one of {', '.join(DTYPES)}")
+        raise ConfigError("--dtype", f"{dtype}: expected one of {', '.join(DTYPES)}")
     folder = target_folder(source, report)
     _check_files(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -77,7 +81,11 @@ def load_target(
         torch.set_num_threads(threads)
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
-        str(folder), dtype=DTYPES[dtype], attn_implementation="sdpa", use_safetensors=True, local_files_only=True
+        str(folder),
+        dtype=DTYPES[dtype],
+        attn_implementation="sdpa",
+        use_safetensors=True,
+        local_files_only=True,
     )
     model.eval().requires_grad_(False)
     loaded: Any = model.config
@@ -102,10 +110,14 @@ def load_target(
 def _check_files(folder: Path) -> None:
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
-            raise ConfigError(f"target {folder.name}: {name} is missing", remedy="name a complete model folder")
+            raise ConfigError(
+                "--target", f"{folder.name}: {name} is missing", remedy="name a complete model folder"
+            )
     if not any(folder.glob("*.safetensors")):
         raise ConfigError(
-            f"target {folder.name}: no *.safetensors", remedy="convert the weights to safetensors; no other format is read"
+            "--target",
+            f"{folder.name}: no *.safetensors",
+            remedy="convert the weights to safetensors; no other format is read",
         )
 
 
@@ -113,7 +125,9 @@ def _check_config(name: str, config: dict[str, Any]) -> None:
     """Refuse, by what its config says, a model this engine would compute wrongly."""
     why = _unsupported(config)
     if why:
-        raise ConfigError(f"target {name}: {why}", remedy="choose a Llama-, Qwen2-, Qwen3- or Mistral-like decoder")
+        raise ConfigError(
+            "--target", f"{name}: {why}", remedy="choose a Llama-, Qwen2-, Qwen3- or Mistral-like decoder"
+        )
 
 
 def _unsupported(config: dict[str, Any]) -> str:
@@ -141,4 +155,6 @@ def _stop_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
     path = folder / "generation_config.json"
     generation = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     ends = generation.get("eos_token_id", config.get("eos_token_id"))
-    return tuple(sorted({int(end) for end in (ends if isinstance(ends, list) else [ends]) if end is not None}))
+    return tuple(
+        sorted({int(end) for end in (ends if isinstance(ends, list) else [ends]) if end is not None})
+    )
