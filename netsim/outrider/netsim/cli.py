@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 import shlex
 import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -20,11 +22,9 @@ from outrider.netsim.control import ControlServer
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
 from outrider.netsim.profiles import PROFILES, Profile, profile
-from outrider.netsim.proxy import Proxy
+from outrider.netsim.proxy import ClockStart, Proxy
 from outrider.netsim.settings import LinkSettings
-
-EXIT_BAD_CONFIG = 78
-EXIT_INTERRUPTED = 130
+from outrider.shared.program import run, version_option
 
 app = typer.Typer(
     name="outrider-sim",
@@ -38,40 +38,65 @@ WHEN = "e.g. at=2s,for=3s; repeatable"
 
 
 @app.callback()
-def _main() -> None:
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=version_option("outrider-sim"), is_eager=True, help="Show the version."
+        ),
+    ] = False,
+) -> None:
     """Emulate links between a device and a verifier."""
+
+
+Many = list[str] | None
+Figure = float | None
+Upstream = Annotated[str, typer.Option(help="host:port to forward to")]
+Listen = Annotated[str, typer.Option(help="host:port to listen on; port 0 picks one")]
+ProfileName = Annotated[str, typer.Option("--profile", help="a preset; see `profiles`")]
+Rtt = Annotated[Figure, typer.Option(help="instead of the preset's round trip")]
+Jitter = Annotated[Figure, typer.Option(help="instead of the preset's deviation of the round trip")]
+Down = Annotated[Figure, typer.Option(help="instead of the preset's rate to the device")]
+Up = Annotated[Figure, typer.Option(help="instead of the preset's rate to the cloud")]
+Loss = Annotated[Figure, typer.Option(help="instead of the preset's share of lost packets, e.g. 0.02")]
+Outages = Annotated[Many, typer.Option(help=f"hold bytes, then go on; {WHEN}")]
+Blackholes = Annotated[Many, typer.Option(help=f"swallow bytes, then reset; {WHEN}")]
+Resets = Annotated[Many, typer.Option(help="reset all connections; at=2s; repeatable")]
+Refusals = Annotated[Many, typer.Option(help=f"refuse new connections; {WHEN}")]
+HalfOpens = Annotated[Many, typer.Option(help=f"forward nothing, then reset; {WHEN}")]
+Cuts = Annotated[Many, typer.Option(help="at=0s,dir=up,bytes=120,then=reset|hold; repeatable")]
+Own = Annotated[bool, typer.Option("--outages", help="the preset's own random outages too")]
+From = Annotated[
+    str, typer.Option("--from", help="what at= counts from: start, or connection (the first one)")
+]
+Control = Annotated[
+    str | None, typer.Option(help="loopback host:port that takes `token N` and `trigger KIND`, line by line")
+]
+Seed = Annotated[int, typer.Option(help="same seed, same link")]
+LogFile = Annotated[Path | None, typer.Option(help="append changes of state here as JSON lines")]
 
 
 @app.command("proxy")
 def proxy_command(
-    upstream: Annotated[str, typer.Option(help="host:port to forward to")],
-    listen: Annotated[str, typer.Option(help="host:port to listen on; port 0 picks one")] = "127.0.0.1:0",
-    profile_name: Annotated[str, typer.Option("--profile", help="a preset; see `profiles`")] = "loopback",
-    rtt_ms: Annotated[float | None, typer.Option(help="instead of the preset's round trip")] = None,
-    jitter_ms: Annotated[float | None, typer.Option(help="instead of the preset's deviation")] = None,
-    down_mbit: Annotated[
-        float | None, typer.Option(help="instead of the preset's rate to the device")
-    ] = None,
-    up_mbit: Annotated[float | None, typer.Option(help="instead of the preset's rate to the cloud")] = None,
-    loss: Annotated[float | None, typer.Option(help="instead of the preset's share of lost packets")] = None,
-    outage: Annotated[list[str] | None, typer.Option(help=f"hold bytes, then go on; {WHEN}")] = None,
-    blackhole: Annotated[list[str] | None, typer.Option(help=f"swallow bytes, then reset; {WHEN}")] = None,
-    reset: Annotated[list[str] | None, typer.Option(help="reset all connections; at=2s; repeatable")] = None,
-    refuse: Annotated[list[str] | None, typer.Option(help=f"refuse new connections; {WHEN}")] = None,
-    halfopen: Annotated[list[str] | None, typer.Option(help=f"forward nothing, then reset; {WHEN}")] = None,
-    cut: Annotated[
-        list[str] | None, typer.Option(help="at=0s,dir=up,bytes=120,then=reset|hold; repeatable")
-    ] = None,
-    outages: Annotated[bool, typer.Option("--outages", help="the preset's own random outages too")] = False,
-    clock: Annotated[
-        str, typer.Option("--from", help="what at= counts from: start, or connection (the first one)")
-    ] = "connection",
-    control: Annotated[
-        str | None,
-        typer.Option(help="loopback host:port that takes `token N` and `trigger KIND`, line by line"),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="same seed, same link")] = 0,
-    log: Annotated[Path | None, typer.Option(help="append changes of state here as JSON lines")] = None,
+    upstream: Upstream,
+    listen: Listen = "127.0.0.1:0",
+    profile_name: ProfileName = "loopback",
+    rtt_ms: Rtt = None,
+    jitter_ms: Jitter = None,
+    down_mbit: Down = None,
+    up_mbit: Up = None,
+    loss: Loss = None,
+    outage: Outages = None,
+    blackhole: Blackholes = None,
+    reset: Resets = None,
+    refuse: Refusals = None,
+    halfopen: HalfOpens = None,
+    cut: Cuts = None,
+    outages: Own = False,
+    clock: From = "connection",
+    control: Control = None,
+    seed: Seed = 0,
+    log: LogFile = None,
 ) -> None:
     """Make a port behave like a link: forward LISTEN to UPSTREAM with delay, rate, loss and faults, until Ctrl-C."""
     chosen = profile(profile_name)
@@ -87,23 +112,25 @@ def proxy_command(
         "cut": cut,
     }
     schedule = build_schedule(scripted, chosen, outages=outages, control=control is not None)
-    if clock not in ("start", "connection"):
-        raise BadConfig("from", f"expected start or connection, got {clock!r}")
-    sink = _open_log(log)
-    try:
+    with _log(log) as sink:
         proxy = Proxy(
             address("upstream", upstream),
             link=link,
             faults=schedule,
             seed=seed,
             listen=address("listen", listen),
-            clock="start" if clock == "start" else "connection",
+            clock=_clock(clock),
             log=sink,
         )
         asyncio.run(_serve(proxy, chosen, None if control is None else address("control", control)))
-    finally:
-        if sink is not None:
-            sink.close()
+
+
+def _clock(text: str) -> ClockStart:
+    if text == "start":
+        return "start"
+    if text == "connection":
+        return "connection"
+    raise BadConfig("from", f"expected start or connection, got {text!r}")
 
 
 def build_schedule(
@@ -157,15 +184,19 @@ def _in_words(name: str, link: LinkSettings) -> str:
     return f"profile {name}: round trip {link.rtt_s * 1000:g} ms, {rates} Mbit/s down/up, loss {link.up.loss:.1%}"
 
 
-def _open_log(path: Path | None) -> TextIO | None:
+@contextlib.contextmanager
+def _log(path: Path | None) -> Iterator[TextIO | None]:
+    """The log's file, begun with the full command."""
     if path is None:
-        return None
+        yield None
+        return
     try:
         sink = path.open("a", encoding="utf-8")
     except OSError as error:
         raise BadConfig("log", f"cannot write {path}: {error.strerror}") from error
-    sink.write(json.dumps({"command": shlex.join(["outrider-sim", *sys.argv[1:]])}) + "\n")
-    return sink
+    with sink:
+        sink.write(json.dumps({"command": shlex.join(["outrider-sim", *sys.argv[1:]])}) + "\n")
+        yield sink
 
 
 @app.command("profiles")
@@ -224,13 +255,7 @@ _mount_faults()
 
 def main() -> None:
     """Entry point. Exit codes: 2 usage, 78 bad configuration (reason on stderr), 130 Ctrl-C."""
-    try:
-        app()
-    except BadConfig as error:
-        print(f"outrider-sim: {error}", file=sys.stderr)
-        sys.exit(EXIT_BAD_CONFIG)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    run(app, "outrider-sim")
 
 
 if __name__ == "__main__":
