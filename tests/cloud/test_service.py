@@ -418,7 +418,8 @@ def test_an_unexpected_exception_costs_one_stream() -> None:
     from dataclasses import replace
 
     loaded = toy_loaded()
-    loaded = replace(loaded, table=lambda make=loaded.table: FragileTable(make()))
+    make = loaded.table
+    loaded = replace(loaded, table=lambda: FragileTable(make()))
     with running_verifier(loaded=loaded) as verifier:
 
         async def run() -> tuple[grpc.StatusCode, str, list[int]]:

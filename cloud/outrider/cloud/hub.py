@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from outrider.cloud.events import (
@@ -34,9 +35,26 @@ from outrider.cloud.logs import report
 from outrider.cloud.metrics import Metrics
 from outrider.cloud.runner import Engine, EngineEvent, RowMaker, Runner
 from outrider.cloud.streams import OutStream, StreamEnd
-from outrider.shared.frames import Failure, FailureReason
+from outrider.shared.frames import DownFrame, Failure, FailureReason
 
 _log = logging.getLogger(__name__)
+
+
+REMEDIES: dict[FailureReason, str] = {
+    FailureReason.FENCED: "attach with an epoch greater than last_epoch",
+    FailureReason.FINGERPRINT: "use the target and tokenizer that this verifier serves, or another verifier",
+    FailureReason.PROTOCOL: "use the same release on both sides",
+    FailureReason.DIVERGED: "attach again: what the device holds counts",
+    FailureReason.ROUND_CONFLICT: "attach again; a round keeps its content",
+    FailureReason.ROUND_GAP: "attach again; rounds are numbered 1, 2, 3 ... within a stream",
+    FailureReason.INVALID: "correct the field and attach again; the session is kept",
+    FailureReason.OUT_OF_RANGE: "shorten the text",
+    FailureReason.OVERLOADED: "wait retry_after_ms and attach again",
+    FailureReason.DRAINING: "attach to another verifier",
+    FailureReason.ENGINE: "attach again: the session is rebuilt from its ids",
+    FailureReason.IDLE: "attach again when there is something to say",
+}
+"""What a device or its user can do about each failure, where its author did not say."""
 
 
 class Table(Protocol):
@@ -134,10 +152,7 @@ class Hub:
     def _apply(self, action: TableAction) -> None:
         match action:
             case SendFrame():
-                self.metrics.observe_frame(action.frame)
-                stream = self._streams.get(action.stream)
-                if stream is not None:
-                    stream.put(action.frame, action.priority)
+                self._send(action.stream, action.frame, action.priority)
             case EndStream():
                 stream = self._streams.get(action.stream)
                 if stream is not None:
@@ -146,6 +161,14 @@ class Hub:
                 self._runner.submit(action)
             case Count():
                 self.metrics.count(action.metric, action.value, **{k: v.lower() for k, v in action.labels})
+
+    def _send(self, number: int, frame: DownFrame, priority: Priority) -> None:
+        if isinstance(frame, Failure) and not frame.remedy:
+            frame = replace(frame, remedy=REMEDIES[frame.reason])
+        self.metrics.observe_frame(frame)
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.put(frame, priority)
 
     def _table_failed(self, event: TableEvent, error: Exception) -> None:
         incident = report(_log, "session table failure", error, phase=type(event).__name__)
@@ -156,12 +179,11 @@ class Hub:
         stream = self._streams.get(event.stream)
         if stream is not None and not isinstance(event, StreamLost):
             detail = f"internal error {incident}"
-            self.fail(stream, Failure(FailureReason.ENGINE, detail, remedy="attach again"))
+            self.fail(stream, Failure(FailureReason.ENGINE, detail))
 
     def fail(self, stream: OutStream, failure: Failure) -> None:
         """End one stream with a failure found outside the table."""
-        self.metrics.observe_frame(failure)
-        stream.put(failure, Priority.URGENT)
+        self._send(stream.number, failure, Priority.URGENT)
         stream.finish(StreamEnd(failure.reason, failure.detail))
 
     def _arm(self) -> None:

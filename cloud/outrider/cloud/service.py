@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from outrider.cloud.bundles import BundleStore, chunk_size
 from outrider.cloud.events import FrameReceived, StreamOpened
@@ -112,7 +113,10 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
         except InvalidField as error:
             self._metrics.count("invalid_input_total", method="Decode")
             event(_log, logging.INFO, "frame refused", stream=stream.number, field=error.field)
-            self._hub.fail(stream, _invalid(error))
+            self._hub.fail(stream, to_failure(error))
+        except DecodeError:
+            self._metrics.count("invalid_input_total", method="Decode")
+            self._hub.fail(stream, to_failure(InvalidField("frame", "not a message of this wire")))
         except OutriderError as error:
             self._hub.fail(stream, to_failure(error))
         except (grpc.RpcError, grpc.aio.UsageError, grpc.aio.InternalError):
@@ -121,7 +125,7 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
             incident = report(_log, "unexpected failure of a stream", error, stream=stream.number)
             self._metrics.count("internal_errors_total", where="decode")
             detail = f"internal error {incident}"
-            self._hub.fail(stream, Failure(FailureReason.ENGINE, detail, remedy="attach again"))
+            self._hub.fail(stream, Failure(FailureReason.ENGINE, detail))
 
     async def _read_frames(
         self, stream: OutStream, requests: AsyncIterator[pb.DecodeRequest], context: Context
@@ -199,15 +203,3 @@ class VerifierService(verifier_pb2_grpc.VerifierServicer):
     async def _abort(self, method: str, context: Context, code: grpc.StatusCode, text: str) -> None:
         self._metrics.count("requests_total", method=method, code=code.name)
         await context.abort(code, clip(text))
-
-
-def _invalid(error: InvalidField) -> Failure:
-    failure = to_failure(error)
-    if failure.remedy:
-        return failure
-    return Failure(
-        failure.reason,
-        failure.detail,
-        field=failure.field,
-        remedy="correct the field and attach again; the session is kept",
-    )
