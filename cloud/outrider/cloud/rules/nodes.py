@@ -1,0 +1,89 @@
+"""What a rule sees of one round: the target's view at the base and at every node of the draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.shared.draft import Draft
+from outrider.shared.frames import TokenKind
+from outrider.shared.sampling import NEAR_TIE, Choice, Logits, Sampling, choose, law, scores
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A rule's verdict."""
+
+    path: tuple[int, ...]
+    """Accepted nodes (0-based), root to leaf."""
+    next_id: int
+    """The token behind them."""
+    kinds: tuple[TokenKind, ...]
+    """Per committed token: one for each of ``path``, one for ``next_id``."""
+    near_ties: int = 0
+    """Committed tokens that another engine could have chosen otherwise."""
+
+
+@dataclass(slots=True)
+class Nodes:
+    """Rows of a round, computed on demand: row 0 is the base, row k node k-1; row r chooses what follows it."""
+
+    draft: Draft
+    logits: Logits
+    """[1 + nodes, vocabulary]."""
+    sampling: Sampling
+    length: int
+    """Committed tokens, base included: the absolute position of the token that row 0 chooses."""
+    exact: tuple[bool, ...] = ()
+    """Per row: the logits have the bits the target alone would compute. Empty = all of them."""
+    near_tie_bound: float = NEAR_TIE
+    """Relative gap under which rounding may decide."""
+    states: NDArray[np.float32] | None = None
+    """[1 + nodes, hidden], for rules that ask for them."""
+    _choices: dict[int, Choice] = field(default_factory=dict)
+    _depths: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._depths = (0, *self.draft.depths)
+
+    def position(self, row: int) -> int:
+        """Absolute position of the token that ``row`` chooses: the coin's address."""
+        return self.length + self._depths[row]
+
+    def choice(self, row: int) -> Choice:
+        """The target's token after ``row``, under the sampling's warps and noise."""
+        if row not in self._choices:
+            self._choices[row] = choose(self.logits[row], self.sampling, self.position(row))
+        return self._choices[row]
+
+    def near_tie(self, row: int) -> bool:
+        """Whether rounding could change `choice`."""
+        return self.choice(row).near_tie(self.near_tie_bound)
+
+    def argmax(self, row: int) -> int:
+        """Id of the largest logit after ``row``, lowest on ties."""
+        return int(np.argmax(self.logits[row]))
+
+    def law(self, row: int) -> NDArray[np.float64]:
+        """The warped next-token distribution after ``row``, [vocabulary]."""
+        return law(self.logits[row], self.sampling)
+
+    def scores(self, row: int) -> NDArray[np.float64]:
+        """Warped logits after ``row``, [vocabulary], -inf outside the support."""
+        return scores(self.logits[row], self.sampling)
+
+    def is_exact(self, row: int) -> bool:
+        """Whether ``row`` has the bits the target alone would compute."""
+        return not self.exact or self.exact[row]
+
+    def child(self, row: int, token: int) -> int | None:
+        """The node with id ``token`` below ``row`` (the first one), if the draft has it."""
+        return next((node for node in self.draft.children(row) if self.draft.ids[node] == token), None)
+
+    def hidden(self, row: int) -> NDArray[np.float32]:
+        """What the LM head read at ``row``, [hidden]; ValueError unless the rule declares ``needs_hidden``."""
+        if self.states is None:
+            raise ValueError("this rule did not declare needs_hidden")
+        return self.states[row]
