@@ -204,11 +204,12 @@ async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
 
 @asynccontextmanager
 async def connected(
-    address: str, session_id: bytes | None = None, held: Held | None = None
+    address: str, session_id: bytes | None = None, held: Held | None = None, token: str = ""
 ) -> AsyncIterator[RawDevice]:
     """A stream that has said nothing yet, on a connection of its own."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
     async with channel_to(address) as channel:
-        call = verifier_pb2_grpc.VerifierStub(channel).Decode()
+        call = verifier_pb2_grpc.VerifierStub(channel).Decode(metadata=metadata)
         try:
             yield RawDevice(call, session_id or os.urandom(16), held if held is not None else Held())
         finally:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -21,6 +20,7 @@ from outrider.cloud.metrics import Metrics, MetricsServer
 from outrider.cloud.runner import Engine, RowMaker
 from outrider.cloud.service import OPEN_TIMEOUT_S, VerifierService
 from outrider.shared.frames import Description
+from outrider.shared.program import version
 from outrider.v1 import verifier_pb2, verifier_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ async def serve(config: ServeConfig, loaded: Loaded, announce: Callable[[str], N
     ``announce`` gets one line once devices can connect: ``outrider-cloud listening on HOST:PORT``.
     """
     metrics = Metrics()
-    metrics.describe(build={"version": program_version()}, model=_model_info(loaded.description))
+    metrics.describe(build={"version": version()}, model=_model_info(loaded.description))
     leaving = Leaving()
     verifier = await Verifier.start(loaded, config.listener, reflection=config.reflection, metrics=metrics)
     exporter = None
@@ -154,14 +154,6 @@ async def _until_asked(verifier: Verifier, leaving: Leaving, drain_s: float) -> 
     await verifier.drain(0.0 if broken else drain_s)
     leaving.remove()
     return 1 if broken else 0
-
-
-def program_version() -> str:
-    """The installed version, or "unknown" when running from a checkout that is not installed."""
-    try:
-        return version("outrider")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _model_info(description: Description) -> dict[str, str]:

@@ -188,6 +188,8 @@ class StepTable(TableState):
 
     def _take(self, chosen: list[Job], since: float, job: Job) -> None:
         """Add a job to the pass if its KV fits; younger and idle sessions make room for it."""
+        if job.work.start != len(job.session.kv):
+            return  # an older job of this pass took its room; it begins anew in the next one
         keep = {other.session.key for other in chosen} | {job.session.key}
         if self.make_room(sum(other.tokens for other in chosen) + job.tokens, keep, since):
             job.session.used_at = self.now
