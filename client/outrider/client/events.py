@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outrider.client.drafter import Budget, Proposal
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import DownFrame, Rule, UpFrame
@@ -207,12 +210,11 @@ class Rollback:
 
 @dataclass(frozen=True, slots=True)
 class AddRows:
-    """drafter.add_rows(plane, start, decode(data))."""
+    """drafter.add_rows(plane, start, rows); ``rows`` is decoded and checked, float32 [count, width]."""
 
     plane: int
     start: int
-    count: int
-    data: bytes
+    rows: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Fetch this bundle in the background, on a connection of its own."""
+    """Fetch this bundle in the background, on a connection of its own; empty = the one that Describe recommends."""
 
     sha256: bytes
 

@@ -1,0 +1,464 @@
+"""How the device gets and keeps a stream: epochs, dialling, the three deadlines, what Open says, and giving up.
+
+Losing the link changes labels, dialling and pacing, and nothing else: text is text.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from outrider.client.conn import Conn
+from outrider.client.events import Closed, Connected, Dial, Fetch, HangUp, LinkState, NetworkChanged, Send
+from outrider.client.journal import Restored, epoch_record
+from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
+from outrider.client.plan import Pacing, PacingInputs, Plan
+from outrider.client.text import TextMachine
+from outrider.client.timers import Backoff, Deadlines
+from outrider.shared.codec import pack_ids
+from outrider.shared.draft import Draft
+from outrider.shared.errors import (
+    FingerprintMismatch,
+    LinkDown,
+    OutriderError,
+    ProtocolViolation,
+    Refused,
+    surfaces,
+)
+from outrider.shared.frames import (
+    UNLIMITED,
+    Anchor,
+    Attach,
+    Context,
+    CostCurve,
+    DraftFrame,
+    Feature,
+    Fingerprints,
+    Limits,
+    Open,
+    Opened,
+    Ping,
+    RowsWanted,
+    UpFrame,
+    Window,
+)
+
+CONTEXT_IDS = 8192
+"""Ids in one Context frame."""
+_MAX_EPOCH_JUMP = 1_000_000
+_PREFILL_SILENCE_S = 1.0
+"""While the verifier prefills, only silence of this length makes a round late."""
+
+
+class AttachMachine(TextMachine):
+    """The part of the session machine that owns connections."""
+
+    def __init__(
+        self, settings: MachineSettings, pacing: Pacing, rng: random.Random, restored: Restored | None = None
+    ) -> None:
+        super().__init__(settings, rng, restored)
+        self.pacing = pacing
+        self.epoch = restored.epoch if restored else 0
+        self.attached_before = restored is not None and restored.epoch > 0
+        self.fingerprints = restored.fingerprints if restored else settings.fingerprints
+        self.bundle = b""
+        self.num_planes = 0
+        self.active: Conn | None = None
+        self.candidate: Conn | None = None
+        self.deadlines = Deadlines(settings.first_soft_s)
+        self.backoff = Backoff(rng)
+        self.violations = 0
+        self.given_up = settings.offline is Offline.ALWAYS
+        self.rounds_judged = self.tokens_drafted = self.tokens_accepted = 0
+        self._conns = 0
+        self._dial_at: float | None = None
+        self._waiting_barrier: tuple[int, Conn] | None = None
+        self._linger_until: float | None = None
+        self._asked_for_bundle = False
+        self._nonce = 0
+        self._pinged: tuple[int, float] | None = None
+        self._alone_at: float | None = None
+
+    # ---------------------------------------------------------------------------------------------------- dialling
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing timely comes from a verifier, whatever the cause."""
+        if self.given_up:
+            return True
+        if self.active is not None:
+            return self.active.late
+        return self._alone_at is not None and self.now >= self._alone_at
+
+    @property
+    def wants_link(self) -> bool:
+        """Whether a stream is of use now."""
+        return not self.given_up and not self.finished
+
+    def dial_if_due(self) -> None:
+        """Start an attempt when a stream is wanted and none is there or under way."""
+        if not self.wants_link or self.active is not None or self.candidate is not None:
+            return
+        if self._dial_at is None or self.now >= self._dial_at:
+            self.dial(fresh=self.attached_before)
+
+    def dial(self, fresh: bool) -> None:
+        """Start an attempt under a new epoch, which is durable before the attempt is."""
+        self.epoch += 1
+        self._conns += 1
+        self._dial_at = None
+        conn = Conn(self._conns, self.epoch, self.now, fresh)
+        self.candidate = conn
+        if self._alone_at is None and self.active is None:
+            self._alone_at = self.now + self.settings.first_soft_s
+        number = self.persist(epoch_record(self.epoch), barrier=True)
+        if number:
+            self._waiting_barrier = (number, conn)
+        else:
+            self.act(Dial(conn.number, conn.epoch, fresh))
+
+    def on_persisted(self, seq: int) -> None:
+        """An epoch is durable (or never will be): now it may be used."""
+        if self._waiting_barrier is not None and self._waiting_barrier[0] == seq:
+            _, conn = self._waiting_barrier
+            self._waiting_barrier = None
+            if self.candidate is conn:
+                self.act(Dial(conn.number, conn.epoch, conn.fresh))
+
+    def on_network(self, event: NetworkChanged) -> None:
+        """The platform knows better than any timer."""
+        self.deadlines.unsettle()
+        if event.up:
+            self.backoff.reset()
+            self._dial_at = None
+
+    def conn_of(self, number: int) -> Conn | None:
+        """The connection with this number, if it still matters."""
+        for conn in (self.active, self.candidate):
+            if conn is not None and conn.number == number:
+                return conn
+        return None
+
+    def send(self, conn: Conn, frame: UpFrame) -> None:
+        """Write a frame."""
+        self.act(Send(conn.number, frame))
+
+    # -------------------------------------------------------------------------------------------------------- open
+
+    def on_connected(self, event: Connected) -> None:
+        """The stream can be written to: say who this is, what is held, and what was drafted meanwhile."""
+        conn = self.conn_of(event.conn)
+        if conn is None or conn is not self.candidate or conn.opened_sent_at is not None or self.turn is None:
+            return
+        if self.settings.reconcile is Reconcile.KEEP and self.active is None:
+            self.adopt()
+        if self.finished:
+            self.drop(conn, cancel=True)
+            return
+        held = len(self.sequence)
+        conn.have = self.turn.keep if held == self.turn_start else self.sequence.anchor
+        conn.turn = self.turn_number
+        conn.opened_sent_at = conn.heard_at = conn.progress_at = self.now
+        self.send(conn, self._open_frame(conn))
+
+    def _open_frame(self, conn: Conn) -> Open:
+        turn = self.turn
+        if turn is None:
+            raise ValueError("no turn to open")
+        window = self.window(conn, self.plan(), conn.have)
+        wanted = None
+        if self.num_planes:
+            wanted = RowsWanted(
+                0,
+                *self.held,
+                encoding=self.settings.row_encoding,
+                bulk_window_bytes=self.settings.bulk_window_bytes,
+            )
+        prints = self.fingerprints
+        return Open(
+            session_id=self.settings.session_id,
+            epoch=conn.epoch,
+            have=conn.have,
+            turn=turn,
+            window=window,
+            fingerprints=Fingerprints(prints.law, prints.tokenizer, self.bundle),
+            features=self.settings.features,
+            context=self._inline_context(conn),
+            draft=self._first_draft(conn, window),
+            rows=wanted,
+            rejoin=self.attached_before,
+        )
+
+    def _inline_context(self, conn: Conn) -> Context | None:
+        """All ids where they are short enough: that saves a round trip if the verifier has forgotten them."""
+        ids = self.sequence.slice(0, conn.have.length)
+        return Context(0, ids) if ids and len(pack_ids(ids)) <= conn.limits.max_inline_context_bytes else None
+
+    def _first_draft(self, conn: Conn, window: Window) -> DraftFrame:
+        ids = tuple(self.tail.ids[: conn.limits.max_chain_tokens])
+        draft = Draft.chain(ids)
+        self.note_round(conn, draft, len(self.sequence), len(ids))
+        base = self.sequence.anchor
+        return DraftFrame(1, self.turn_number, window, draft, None if base == window.seen else base)
+
+    def note_round(self, conn: Conn, draft: Draft, base: int, path: int) -> int:
+        """Account for a draft that is sent now; its number."""
+        raise NotImplementedError
+
+    def on_opened(self, conn: Conn, frame: Opened) -> None:
+        """The verifier knows the session: this stream is the one from now on."""
+        problem = self._opened_problem(conn, frame)
+        if problem:
+            self.violation(conn, problem)
+            return
+        if not self._same_law(frame):
+            return
+        if conn.opened_sent_at is not None:
+            self.deadlines.sample(self.now - conn.opened_sent_at, 0, 0)
+        old, self.active, self.candidate = self.active, conn, None
+        conn.opened = frame
+        conn.known = frame.committed.length
+        conn.planes = {plane.plane: plane for plane in frame.planes}
+        conn.progress_at = self.now
+        if old is not None:
+            self.act(HangUp(old.number, cancel=True))
+        self.attached_before = True
+        self._alone_at = None
+        for number, round_ in conn.rounds.items():
+            conn.rounds[number] = replace(
+                round_, deadline=max(round_.deadline, self.now + _PREFILL_SILENCE_S)
+            )
+        self.backoff.reset()
+        self._ask_for_bundle(frame)
+        if frame.attach is Attach.NEED_CONTEXT:
+            self._send_context(conn, frame)
+
+    def _opened_problem(self, conn: Conn, frame: Opened) -> str | None:
+        if conn is not self.candidate or conn.opened_sent_at is None:
+            return "Opened came unasked"
+        if frame.epoch != conn.epoch:
+            return f"epoch {frame.epoch} came back for {conn.epoch}"
+        if not set(frame.features) <= set(self.settings.features):
+            return "features were granted that nobody asked for"
+        if frame.attach is Attach.NEED_CONTEXT:
+            return (
+                "context was asked for beyond what is held" if frame.context_from > conn.have.length else None
+            )
+        if frame.committed.length < conn.have.length:
+            return "the verifier claims to know less than it was told"
+        if self.sequence.contains(frame.committed) or frame.committed.length > len(self.sequence):
+            return None
+        # A turn begun since Open may have shortened the text; then the anchor is of the other text.
+        return "the verifier's text is another one" if conn.turn == self.turn_number else None
+
+    def _same_law(self, frame: Opened) -> bool:
+        """Whether the verifier still is the target this session began with."""
+        ours, theirs = self.fingerprints, frame.fingerprints
+        for which, mine, other in (
+            ("law", ours.law, theirs.law),
+            ("tokenizer", ours.tokenizer, theirs.tokenizer),
+        ):
+            if mine and other != mine:
+                error = FingerprintMismatch(which, ours=mine, theirs=other)
+                self.hang_up_all()
+                self.finish("error", verified=False, error=error)
+                return False
+        self.fingerprints = Fingerprints(theirs.law, theirs.tokenizer)
+        return True
+
+    def _ask_for_bundle(self, frame: Opened) -> None:
+        """Fetch the recommended bundle once, when no rows come for the present one."""
+        wanted = Feature.STATE_ROWS in frame.features and not frame.planes
+        if wanted and self.settings.fetch_bundle and not self._asked_for_bundle:
+            self._asked_for_bundle = True
+            self.act(Fetch(frame.fingerprints.bundle))
+
+    def _send_context(self, conn: Conn, frame: Opened) -> None:
+        if conn.turn != self.turn_number:
+            # The text asked for is no longer held; the next Open speaks of the new turn.
+            self.drop(conn, cancel=True)
+            return
+        for start in range(frame.context_from, conn.have.length, CONTEXT_IDS):
+            stop = min(start + CONTEXT_IDS, conn.have.length)
+            self.send(conn, Context(start, self.sequence.slice(start, stop)))
+        conn.known = max(conn.have.length, self.turn_start)
+
+    # ------------------------------------------------------------------------------------------------------ losing
+
+    def on_closed(self, event: Closed) -> None:
+        """A stream or an attempt has ended."""
+        conn = self.conn_of(event.conn)
+        if conn is not None:
+            self.lost(conn, event.error)
+
+    def lost(self, conn: Conn, error: OutriderError | None) -> None:
+        """Forget a connection; what was under way on it is merely drafted text."""
+        served = conn.opened is not None and conn.progress_at > conn.dialled_at
+        self.forget(conn)
+        if error is not None and surfaces(error):
+            self.hang_up_all()
+            self.finish("error", verified=False, error=error)
+            return
+        advice_s = error.retry_after_ms / 1000 if isinstance(error, Refused) else 0.0
+        last_epoch = getattr(error, "last_epoch", 0)
+        if self.epoch < last_epoch <= self.epoch + _MAX_EPOCH_JUMP:
+            self.epoch = last_epoch
+        if served and not advice_s:
+            self.backoff.reset()
+        self._dial_at = self.now + self.backoff.next(advice_s)
+
+    def forget(self, conn: Conn) -> None:
+        """Take a connection out of the books."""
+        if self._waiting_barrier is not None and self._waiting_barrier[1] is conn:
+            self._waiting_barrier = None
+        if conn is self.active:
+            self.active = None
+            self._alone_at = self.now
+        if conn is self.candidate:
+            self.candidate = None
+
+    def drop(self, conn: Conn, cancel: bool) -> None:
+        """End a connection from this side."""
+        self.act(HangUp(conn.number, cancel))
+        self.forget(conn)
+
+    def hang_up_all(self) -> None:
+        """End every connection."""
+        for conn in (self.active, self.candidate):
+            if conn is not None:
+                self.drop(conn, cancel=True)
+
+    def violation(self, conn: Conn, why: str) -> None:
+        """The verifier did what the protocol forbids: drop the stream; after a few times drop the verifier."""
+        self.violations += 1
+        self.drop(conn, cancel=True)
+        self._dial_at = self.now + self.backoff.next()
+        if self.violations >= self.settings.max_violations:
+            self.hang_up_all()
+            self.given_up = True
+            error = ProtocolViolation(why)
+            self.report(LinkState.OFFLINE, f"the verifier breaks the protocol and is not asked again: {why}")
+            if self.settings.offline is Offline.NEVER or not self.drafter_ready:
+                self.finish("error", verified=False, error=error)
+
+    # ------------------------------------------------------------------------------------------------------ timers
+
+    def owed_since(self, conn: Conn) -> float | None:
+        """Since when the verifier owes something on this stream; None when it does not."""
+        if conn.rounds:
+            return max(conn.progress_at, min(round_.sent_at for round_ in conn.rounds.values()))
+        runs_ahead = conn.run_until > len(self.sequence)
+        return conn.progress_at if runs_ahead and not self.finished else None
+
+    def soft_at(self, conn: Conn) -> float | None:
+        """When the text is late."""
+        if self.finished:
+            return None
+        if conn.rounds:
+            return min(round_.deadline for round_ in conn.rounds.values())
+        owed = self.owed_since(conn)
+        return None if owed is None else max(owed, conn.window_at) + self.deadlines.soft()
+
+    def check_deadlines(self) -> None:
+        """Act on every deadline that has passed."""
+        candidate, active = self.candidate, self.active
+        if candidate is not None and self.now >= candidate.dialled_at + self.settings.connect_s:
+            self.drop(candidate, cancel=True)
+            self._dial_at = self.now + self.backoff.next()
+        if active is not None:
+            self._check_active(active)
+        if self._linger_until is not None and self.now >= self._linger_until:
+            self._linger_until = None
+            if self.finished:
+                for conn in (self.active, self.candidate):
+                    if conn is not None:
+                        self.drop(conn, cancel=False)
+
+    def _check_active(self, conn: Conn) -> None:
+        soft = self.soft_at(conn)
+        if soft is not None and self.now >= soft and not conn.late:
+            conn.late = True
+            self._ping(conn)
+        silent_since = self._silent_since(conn)
+        if silent_since is not None and self.now >= silent_since + self.deadlines.dead():
+            self.lost(conn, LinkDown("nothing was heard from the verifier"))
+            self.act(HangUp(conn.number, cancel=True))
+            self._dial_at = self.now
+        elif self.candidate is None and self._looks_elsewhere(conn, silent_since):
+            conn.leave_at = None
+            self.dial(fresh=True)
+
+    def _looks_elsewhere(self, conn: Conn, silent_since: float | None) -> bool:
+        if not self.wants_link or (self._dial_at is not None and self.now < self._dial_at):
+            return False
+        silent = silent_since is not None and self.now >= silent_since + self.deadlines.probe()
+        return silent or (conn.leave_at is not None and self.now >= conn.leave_at)
+
+    def _silent_since(self, conn: Conn) -> float | None:
+        owed = self.owed_since(conn)
+        return None if owed is None else max(conn.heard_at, owed)
+
+    def _ping(self, conn: Conn) -> None:
+        self._nonce = self._nonce % 0xFFFFFFFF + 1
+        self._pinged = (self._nonce, self.now)
+        self.send(conn, Ping(self._nonce))
+
+    def timer_times(self) -> list[float]:
+        """When something has to be looked at again."""
+        times: list[float | None] = [self._linger_until]
+        if self.wants_link and self.active is None and self.candidate is None:
+            times.append(self._dial_at if self._dial_at is not None else self.now)
+        if self.candidate is not None:
+            times.append(self.candidate.dialled_at + self.settings.connect_s)
+        if self.active is not None:
+            times += self._active_times(self.active)
+        if self.active is None and self._alone_at is not None and self.now < self._alone_at:
+            times.append(self._alone_at)
+        return [time for time in times if time is not None]
+
+    def _active_times(self, conn: Conn) -> list[float | None]:
+        silent_since = self._silent_since(conn)
+        times: list[float | None] = [None if conn.late else self.soft_at(conn)]
+        if silent_since is not None:
+            times.append(silent_since + self.deadlines.dead())
+        if self.candidate is None and self.wants_link:
+            after = self._dial_at or 0.0
+            if silent_since is not None:
+                times.append(max(silent_since + self.deadlines.probe(), after))
+            if conn.leave_at is not None:
+                times.append(max(conn.leave_at, after))
+        return times
+
+    # ------------------------------------------------------------------------------------------------------ pacing
+
+    def plan(self) -> Plan:
+        """What pacing says about the next round."""
+        conn = self.active
+        opened = conn.opened if conn is not None else None
+        inputs = PacingInputs(
+            link=self.link,
+            length=len(self.sequence),
+            remaining=max(self.max_length - len(self.sequence), 0),
+            drafter=self.drafter_ready,
+            granted=conn.granted if conn else frozenset(),
+            limits=opened.limits if opened else Limits(),
+            cost=opened.cost if opened else CostCurve(),
+            rtt_s=self.deadlines.srtt_s,
+            queue_s=self.deadlines.queue_s,
+            draft_node_s=self.draft_node_s,
+            rounds=self.rounds_judged,
+            drafted=self.tokens_drafted,
+            accepted=self.tokens_accepted,
+        )
+        return self.pacing.plan(inputs)
+
+    def window(self, conn: Conn, plan: Plan, seen: Anchor) -> Window:
+        """What is held and how far the verifier may go on alone."""
+        wanted = Feature.RUN_AHEAD in (conn.granted if conn.opened else self.settings.features)
+        until = 0
+        if wanted and plan.run_ahead and self.stop_at is None:
+            until = min(len(self.sequence) + plan.run_ahead, UNLIMITED)
+        most = min(len(self.sequence) + conn.limits.max_run_ahead_tokens, self.max_length)
+        conn.run_until, conn.window_at, conn.window_length = min(until, most), self.now, len(self.sequence)
+        conn.bulk_acked = conn.bulk_received
+        return Window(seen, until, conn.bulk_received % 2**32)
