@@ -17,10 +17,11 @@ START_ID = 1
 END_ID = 2
 SPECIALS = ("<unk>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% for message in messages %}"
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-_WORDS = ("he", "th", "the", "in", "an", "and", "er", "on", "re", "is", "it", "or", "en", "at", "ing", "nd", "st")
+_WORDS = "he th the in an and er on re is it or en at ing nd st".split()
 
 
 def tokenizer_object() -> dict[str, Any]:
@@ -81,7 +82,9 @@ def make_target(folder: Path, kind: str = "llama", seed: int = 0, **config: Any)
 def write_tokenizer(folder: Path) -> None:
     """Write tokenizer.json, tokenizer_config.json and chat_template.jinja into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_object(), ensure_ascii=False), encoding="utf-8")
+    (folder / "tokenizer.json").write_text(
+        json.dumps(tokenizer_object(), ensure_ascii=False), encoding="utf-8"
+    )
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": SPECIALS[1],
@@ -136,7 +139,11 @@ def _model(kind: str, overrides: dict[str, Any]) -> Any:
 
 def _byte_symbols() -> list[str]:
     """The 256 printable characters that stand for bytes in byte-level BPE, in byte order."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
     symbols, spare = [], 256
     for byte in range(256):
         if byte in printable:

@@ -1,12 +1,12 @@
 """Attention of one packed pass: every session's rows against its own keys, in pieces of a fixed size.
 
-Registered with transformers under a name of its own and with no mask function, so that the model builds no mask. The
-state travels as one keyword argument, ``outrider=Step``, through the model's own code: nothing is patched and nothing is
-kept in a module.
+Registered with transformers under a name of its own and with no mask function, so that the model builds no mask.
+The state travels as one keyword argument, ``outrider=Step``, through the model's own code: nothing is patched and
+nothing is kept in a module.
 
-A row's bits must not depend on what else is in the pass (linear layers: `outrider.cloud.linear`). Hence *tiles*: the
-kernel always sees 8 query rows (times the heads that share a key head) and a multiple of 256 keys. Masked keys add exact
-zeros, so neither filler rows nor spare columns show.
+A row's bits must not depend on what else is in the pass (linear layers: `outrider.cloud.linear`). Hence *tiles*:
+the kernel always sees 8 query rows (times the heads that share a key head) and a multiple of 256 keys. Masked keys add
+exact zeros, so neither filler rows nor spare columns show.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TILE_ROWS = 8
 
 # Told to every attention function and without effect here. Any other argument that is set changes the mathematics
 # (a sliding window, a soft cap, sinks): models accept them silently, so they are refused.
-_HARMLESS = {"position_ids", "use_cache", "cache_position", "is_causal", "output_attentions", "output_hidden_states"}
+_HARMLESS = {"position_ids", "use_cache", "cache_position", "is_causal", "output_hidden_states"}
 
 
 class UnsupportedAttention(Exception):

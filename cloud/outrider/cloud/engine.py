@@ -133,9 +133,10 @@ class Engine:
 
     def _segment(self, layout: _Layout, lo: int) -> Segment:
         draft = layout.request.draft
-        ancestors = [
-            [layout.columns[above] for above in draft.path_to(node)] for node in layout.order
-        ] if draft else []
+        nodes = layout.order if draft else ()
+        ancestors = (
+            [[layout.columns[above] for above in draft.path_to(node)] for node in nodes] if draft else []
+        )
         keys = padded_keys(layout.start + layout.rows)
         allowed = visible(layout.start, len(layout.line), ancestors, keys)
         mask = tile_mask(allowed, self._group, self.target.kv_shape.dtype)
@@ -170,20 +171,24 @@ class Engine:
                 results.append(None)
                 continue
             stop = at + 1 + len(draft.ids)
-            exact = (True, *(column + 1 == depth for column, depth in zip(layout.columns, draft.depths, strict=True)))
+            in_line = (
+                column + 1 == depth for column, depth in zip(layout.columns, draft.depths, strict=True)
+            )
             mine = None if states is None else states[at:stop]
-            results.append(Rows(logits[at:stop], mine, exact, layout.columns))
+            results.append(Rows(logits[at:stop], mine, (True, *in_line), layout.columns))
             at = stop
         return results
 
     # ----------------------------------------------------------------------------------------------------- keeping
 
-    def keep(self, key: int, base: int, rows: Rows | None = None, path: Sequence[int] = (), draft: Draft | None = None) -> None:
+    def keep(self, key: int, base: int) -> None:
+        """Commit the first ``base`` positions of a pass: its line, without a draft's nodes."""
+        self.kv.keep(key, base, ())
+
+    def keep_path(self, key: int, base: int, rows: Rows, draft: Draft, path: Sequence[int]) -> None:
         """Commit ``base`` positions and the draft's nodes along ``path`` (0-based, root to leaf), compacted."""
-        columns = tuple(rows.columns[node] for node in path) if rows else ()
+        columns = tuple(rows.columns[node] for node in path)
         self.kv.keep(key, base, columns)
-        if draft is None:
-            return
         in_line = next((index for index, column in enumerate(columns) if column != index), len(columns))
         self.kv.slots[key].redo = tuple(draft.ids[node] for node in path[in_line:])
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from outrider.cloud.events import Verified, Verify, WorkFailed
-from outrider.cloud.local import Executor
+from outrider.cloud.events import Verified, Verify
+from outrider.cloud.local import Executor, no_verdict
 from outrider.shared import frames
 from outrider.shared.draft import Draft
-from outrider.shared.errors import EngineFailed
 from outrider.shared.sampling import Sampling
 
 _keys = itertools.count(-1_000_002, -1)
@@ -33,7 +32,7 @@ def generate(
         for _ in range(max_tokens):
             (outcome,) = worker.run((Verify(key, start, pending, Draft.chain(()), sampling, rule),))
             if not isinstance(outcome, Verified):
-                raise EngineFailed(outcome.why if isinstance(outcome, WorkFailed) else f"no verdict: {outcome}")
+                raise no_verdict(outcome)
             start += len(pending)
             pending = (outcome.next_id,)
             yield outcome.next_id

@@ -25,7 +25,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 class PackedLinear(nn.Module):
-    """Stands in for ``nn.Linear``; ``rows`` [..., in_features] -> [..., out_features], in calls of at most ``tile`` rows."""
+    """Stands in for ``nn.Linear``: [..., in_features] -> [..., out_features], in calls of at most ``tile`` rows."""
 
     def __init__(self, product: Product, out_features: int, tile: int) -> None:
         super().__init__()
@@ -66,7 +66,8 @@ def pack_linears(model: nn.Module) -> int:
 
 def packed_product(layer: nn.Linear) -> Product:
     """``rows`` [n, in] -> [n, out] with weights packed for oneDNN, or the plain product where that is not to be had."""
-    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
+    weight = layer.weight.detach()
+    bias: Tensor | None = getattr(layer, "bias", None)
     if weight.device.type == "cpu" and torch.backends.mkldnn.is_available():
         pointwise = torch.ops.mkldnn._linear_pointwise
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, None)

@@ -14,7 +14,8 @@ from outrider.shared.draft import Draft
 from outrider.shared.errors import EngineFailed
 from outrider.shared.sampling import Sampling
 
-_keys = itertools.count(-2, -1)  # sessions of a served table have keys from 0 on, -1 is the start-up measurement
+# Sessions of a served table have keys from 0 on; -1 is the start-up measurement's.
+_keys = itertools.count(-2, -1)
 
 
 class Proposal(Protocol):
@@ -96,19 +97,26 @@ def speculate(
             # 2. verify: everything not yet in the target's KV, then the draft below it
             (outcome,) = worker.run((Verify(key, start, pending, draft, sampling, rule),))
             if not isinstance(outcome, Verified):
-                raise EngineFailed(outcome.why if isinstance(outcome, WorkFailed) else f"no verdict: {outcome}")
+                raise no_verdict(outcome)
             # 3. commit, up to the end of the text
             committed = [*(draft.ids[node] for node in outcome.accepted), outcome.next_id]
-            end = next((index + 1 for index, token in enumerate(committed) if token in stop_ids), len(committed))
-            committed, stopped = committed[:end], committed[end - 1] in stop_ids
+            stops = [index for index, token in enumerate(committed) if token in stop_ids]
+            committed = committed[: stops[0] + 1] if stops else committed
             start += len(pending) + len(outcome.accepted)
             pending = (outcome.next_id,)
             run.ids += committed[: max_new - len(run.ids)]
             run.accepted.append(len(outcome.accepted))
             run.near_ties += outcome.near_ties
-            if stopped:
+            if stops:
                 break
             drafter.accept(committed)
     finally:
         worker.evict(key)
     return run
+
+
+def no_verdict(outcome: object) -> EngineFailed:
+    """What to raise when a target alone has nobody to rebuild its session."""
+    return EngineFailed(
+        outcome.why if isinstance(outcome, WorkFailed) else f"expected a verdict, got {outcome}"
+    )

@@ -33,8 +33,8 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15}
 _LEAST_BOUND = {"float32": NEAR_TIE, "bfloat16": 2.0**-7}
 
 Compute = Callable[[Sequence[int], int, Sequence[int], Sequence[int]], Tensor]
-"""(context, chunk, line, beside) -> logits [len(line), vocabulary] of ``line`` after ``context``, which was prefilled in
-pieces of ``chunk``; ``beside`` is another session's line in the same pass (empty: none)."""
+"""(context, chunk, line, beside) -> logits [len(line), vocabulary] of ``line`` after ``context``, which was prefilled
+in pieces of ``chunk``; ``beside`` is another session's line in the same pass (empty: none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ def open_engine(target: Target, kv_bytes: int = DEFAULT_KV_BYTES) -> tuple[Engin
     off = float((got - expected).square().mean().sqrt() / expected.square().mean().sqrt())
     if not off <= _TOLERANCE[target.dtype]:
         raise ConfigError(
-            f"target {target.name}: its logits differ from transformers' own by {off:.2g} (relative)",
+            "--target",
+            f"{target.name}: its logits differ from transformers' own by {off:.2g} (relative)",
             remedy="its attention does something this engine does not; choose a Llama-like decoder",
         )
     differing = width_sweep(compute, target.vocabulary)
@@ -135,8 +136,9 @@ def _tree_difference(engine: Engine) -> float:
     branched = engine.forward([Request(_KEY, 0, (*ids[9:], ids[0]), Draft(tokens, parents))])[0]
     if plain is None or branched is None:
         return 0.0
-    path = branched.logits[2::2]
-    return float(((path - plain.logits[1:]).abs().amax(1) / plain.logits[1:].abs().amax(1).clamp(min=1)).max())
+    alone = plain.logits[1:]
+    difference = (branched.logits[2::2] - alone).abs().amax(1)
+    return float((difference / alone.abs().amax(1).clamp(min=1)).max())
 
 
 @torch.inference_mode()

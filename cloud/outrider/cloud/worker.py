@@ -96,7 +96,9 @@ class Worker:
         if work.start != held:
             raise InvalidField("work.start", f"{work.start}, but the KV holds {held} positions")
         if not ids or min(ids) < 0 or max(ids) >= target.vocabulary:
-            raise InvalidField("work.ids", f"expected at least one id, all within 0 .. {target.vocabulary - 1}")
+            raise InvalidField(
+                "work.ids", f"expected at least one id, all within 0 .. {target.vocabulary - 1}"
+            )
         if isinstance(work, Prefill):
             stop_position = stop
         else:
@@ -108,7 +110,8 @@ class Worker:
 
     def _fail(self, job: _Job, error: Exception) -> None:
         self.engine.evict(job.work.key)
-        job.outcome = WorkFailed(job.work.key, str(error) or type(error).__name__, isinstance(error, KvFull | MemoryError))
+        why = str(error) or type(error).__name__
+        job.outcome = WorkFailed(job.work.key, why, isinstance(error, KvFull | MemoryError))
 
     # ------------------------------------------------------------------------------------------------ one pass
 
@@ -145,7 +148,7 @@ class Worker:
             return
         base = job.at + len(job.left)
         decision = self._judge(job.work, job.rule, rows, base)
-        self.engine.keep(job.work.key, base, rows, decision.path, job.work.draft)
+        self.engine.keep_path(job.work.key, base, rows, job.work.draft, decision.path)
         job.outcome = Verified(job.work.key, decision.path, decision.next_id, decision.near_ties)
 
     def _judge(self, work: Verify, rule: Rule, rows: Rows, base: int) -> Decision:

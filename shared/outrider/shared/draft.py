@@ -54,7 +54,9 @@ class Draft:
             row = self.parents[row - 1]
         return tuple(reversed(path))
 
-    def validate(self, *, vocabulary: int, max_nodes: int, max_depth: int, max_chain: int, trees: bool = True) -> None:
+    def validate(
+        self, *, vocabulary: int, max_nodes: int, max_depth: int, max_chain: int, trees: bool = True
+    ) -> None:
         """Raise `InvalidField` ("draft.ids" or "draft.parents") unless a verifier may take this draft.
 
         A chain may have ``max_chain`` tokens; anything with siblings ``max_nodes`` nodes, ``max_depth`` deep.
@@ -69,13 +71,17 @@ class Draft:
                 raise InvalidField("draft.parents", f"parent {parent} of node {node} is outside 0 .. {node}")
         if self.is_chain:
             if len(self.ids) > max_chain:
-                raise InvalidField("draft.ids", f"a chain of {len(self.ids)} tokens, at most {max_chain} are taken")
+                raise InvalidField(
+                    "draft.ids", f"a chain of {len(self.ids)} tokens, at most {max_chain} are taken"
+                )
             return
         if not trees:
             raise InvalidField("draft.parents", "a tree, but trees were not agreed on")
         if len(self.ids) > max_nodes:
             raise InvalidField("draft.ids", f"a tree of {len(self.ids)} nodes, at most {max_nodes} are taken")
         if max(self.depths) > max_depth:
-            raise InvalidField("draft.parents", f"{max(self.depths)} tokens deep, at most {max_depth} are taken")
+            raise InvalidField(
+                "draft.parents", f"{max(self.depths)} tokens deep, at most {max_depth} are taken"
+            )
         if len(set(zip(self.parents, self.ids, strict=True))) < len(self.ids):
             raise InvalidField("draft.ids", "two siblings have the same id")

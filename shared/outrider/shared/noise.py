@@ -32,7 +32,8 @@ _WEYL_1 = 0xBB67AE8584CAA73B
 _MASK = 2**64 - 1
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-_FEW = 512  # below this the addressed blocks are computed here; above, numpy's generator makes all words faster
+# Up to so many ids their blocks are computed here; for more, numpy's generator makes all words faster.
+_FEW = 512
 
 Words = NDArray[np.uint64]
 
@@ -63,7 +64,9 @@ def _multiply(constant: int, words: Words) -> tuple[Words, Words]:
     return const_high * high + (middle >> _HALF) + (cross >> _HALF), words * np.uint64(constant)
 
 
-def words(seed: int, position: int, token_ids: NDArray[np.integer] | None, vocabulary: int) -> NDArray[np.uint32]:
+def words(
+    seed: int, position: int, token_ids: NDArray[np.integer] | None, vocabulary: int
+) -> NDArray[np.uint32]:
     """The 32 random bits of each token id (None: of ids 0 … vocabulary-1) at an absolute position."""
     if token_ids is not None and len(token_ids) <= _FEW:
         ids = np.asarray(token_ids, np.uint64)

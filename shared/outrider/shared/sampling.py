@@ -2,8 +2,8 @@
 
 One ordered list of warps: temperature, then top_k, then top_p, in float64. The law after them is softmax of the
 *scores* (warped logits, -inf outside the support). At temperature 0 the choice is the largest logit; above it the
-largest ``score + gumbel(seed, position, id)``, which is a draw from the law (Gumbel-max) that any other process with the
-same logits repeats. Scores need no normalising: a constant does not move an argmax.
+largest ``score + gumbel(seed, position, id)``, which is a draw from the law (Gumbel-max) that any other process with
+the same logits repeats. Scores need no normalising: a constant does not move an argmax.
 
 Exact ties, everywhere: the lower id wins. So top_k keeps exactly k ids, and top_p goes through ids by (score
 descending, id ascending) and keeps the shortest beginning whose mass reaches top_p, at least one id.
@@ -12,7 +12,8 @@ descending, id ascending) and keeps the shortest beginning whose mass reaches to
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ SAMPLER_ORDER = "temperature,top_k,top_p;gumbel-max;ties=lowest-id;1"
 NEAR_TIE = 1e-4
 """Relative gap of the two best scores under which another engine may choose differently (float32)."""
 
-Logits = NDArray[np.float32] | NDArray[np.float64]
+Logits = NDArray[np.floating[Any]]
 Scores = NDArray[np.float64]
 
 
@@ -44,18 +45,16 @@ class Sampling:
     """64 bits; noise = f(seed, absolute position, token id)."""
 
     def __post_init__(self) -> None:
-        for name, kind in ((spec.name, int if spec.name in ("top_k", "seed") else float) for spec in fields(self)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, kind)):
-                raise InvalidField(f"sampling.{name}", f"expected {kind.__name__}, got {type(value).__name__}")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise InvalidField("sampling.temperature", f"expected a finite number >= 0, got {self.temperature}")
-        if not 0 <= self.top_k < 2**32:
-            raise InvalidField("sampling.top_k", f"expected 0 .. 2^32-1, got {self.top_k}")
-        if not 0 <= self.top_p <= 1:
-            raise InvalidField("sampling.top_p", f"expected a number in [0, 1], got {self.top_p}")
-        if not 0 <= self.seed < 2**64:
-            raise InvalidField("sampling.seed", f"expected 0 .. 2^64-1, got {self.seed}")
+        checks = (
+            ("temperature", float, lambda given: math.isfinite(given) and given >= 0, "a number >= 0"),
+            ("top_k", int, lambda given: 0 <= given < 2**32, "0 .. 2^32-1"),
+            ("top_p", float, lambda given: 0 <= given <= 1, "a number in [0, 1]"),
+            ("seed", int, lambda given: 0 <= given < 2**64, "0 .. 2^64-1"),
+        )
+        for name, kind, fits, wanted in checks:
+            given = getattr(self, name)
+            if isinstance(given, bool) or not isinstance(given, int | kind) or not fits(given):
+                raise InvalidField(f"sampling.{name}", f"expected {wanted}, got {given!r}")
 
     @property
     def greedy(self) -> bool:

@@ -18,7 +18,9 @@ class Greedy:
     def check(self, sampling: Sampling) -> None:
         """Refuse a temperature: `InvalidField` ("rule.name")."""
         if not sampling.greedy:
-            raise InvalidField("rule.name", f"greedy at temperature {sampling.temperature}", remedy="use coupled")
+            raise InvalidField(
+                "rule.name", f"greedy at temperature {sampling.temperature}", remedy="use coupled"
+            )
 
     def __call__(self, nodes: Nodes) -> Decision:
         """Follow the argmax."""
