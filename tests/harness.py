@@ -115,10 +115,17 @@ def _load(
     )
 
 
+def _quietly(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """gRPC's completion queue is one per process: this loop also gets the last events of loops that have closed."""
+    if "PollerCompletionQueue" not in str(context.get("message")):
+        loop.default_exception_handler(context)
+
+
 @contextmanager
 def _loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
     """An event loop that runs on a thread of its own until the block ends."""
     loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_quietly)
     thread = threading.Thread(target=loop.run_forever, name="verifier-loop", daemon=True)
     thread.start()
     try:
