@@ -12,6 +12,7 @@ descending, id ascending) and keeps the shortest beginning whose mass reaches to
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,21 +46,22 @@ class Sampling:
     """64 bits; noise = f(seed, absolute position, token id)."""
 
     def __post_init__(self) -> None:
-        checks = (
-            ("temperature", float, lambda given: math.isfinite(given) and given >= 0, "a number >= 0"),
-            ("top_k", int, lambda given: 0 <= given < 2**32, "0 .. 2^32-1"),
-            ("top_p", float, lambda given: 0 <= given <= 1, "a number in [0, 1]"),
-            ("seed", int, lambda given: 0 <= given < 2**64, "0 .. 2^64-1"),
-        )
-        for name, kind, fits, wanted in checks:
-            given = getattr(self, name)
-            if isinstance(given, bool) or not isinstance(given, int | kind) or not fits(given):
-                raise InvalidField(f"sampling.{name}", f"expected {wanted}, got {given!r}")
+        _within("temperature", self.temperature, float, sys.float_info.max)
+        _within("top_k", self.top_k, int, 2**32 - 1)
+        _within("top_p", self.top_p, float, 1)
+        _within("seed", self.seed, int, 2**64 - 1)
 
     @property
     def greedy(self) -> bool:
         """Whether no noise is used."""
         return self.temperature == 0
+
+
+def _within(name: str, given: Any, kind: type, most: int | float) -> None:
+    """Refuse what is no number of that kind in 0 … most; NaN never is."""
+    if isinstance(given, int | kind) and not isinstance(given, bool) and 0 <= given <= most:
+        return
+    raise InvalidField(f"sampling.{name}", f"expected {kind.__name__} in 0 .. {most}, got {given!r}")
 
 
 @dataclass(frozen=True, slots=True)
