@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outrider.cloud.listener import ListenerSettings
+from outrider.cloud.logs import LEVELS
 from outrider.shared.errors import ConfigError
 
 DEFAULT_PORT = 7601
@@ -25,7 +26,7 @@ class ServeConfig:
     )
     """Address, TLS, tokens."""
     target: str = DEFAULT_TARGET
-    """The embedded target's name, a local folder, or a hub id."""
+    """The embedded target's name, or a local folder."""
     dtype: str = "float32"
     """What the target computes in: one of ``DTYPES``."""
     threads: int = 0
@@ -64,6 +65,7 @@ class ServeConfig:
         """Raises ConfigError for a setting that cannot work; files are looked at, nothing is loaded."""
         _one_of("--dtype", self.dtype, DTYPES)
         _one_of("--padding", self.padding, PADDINGS)
+        _one_of("--log-level", self.log_level, LEVELS)
         _at_least("--threads", self.threads, 0)
         _at_least("--kv-budget-mib", self.kv_budget_mib, 16)
         _at_least("--max-sessions", self.max_sessions, 1)
@@ -91,3 +93,10 @@ def _one_of(setting: str, value: str, known: tuple[str, ...]) -> None:
 def _at_least(setting: str, value: int, least: int) -> None:
     if value < least:
         raise ConfigError(setting, f"{value} is less than {least}")
+
+
+def shipped_drafter() -> Path | None:
+    """Folder of the drafter weights that come with a checkout, or None."""
+    models = Path(__file__).resolve().parents[3] / "models"
+    found = sorted(path.parent for path in models.glob("*/*.safetensors"))
+    return found[0] if found else None

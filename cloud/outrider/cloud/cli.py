@@ -1,0 +1,203 @@
+"""`outrider-cloud`: serve a target, run it alone, train and export drafters.
+
+Nothing heavy is imported before a command needs it, so that ``--help`` answers at once. Results go to stdout,
+everything else to stderr; exit codes are those of `outrider.shared.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.shared.program import run, version_option
+
+if TYPE_CHECKING:
+    from outrider.cloud.config import ServeConfig
+
+app = typer.Typer(
+    name="outrider-cloud",
+    help="The verifier's side of Outrider: serve a target, run it alone, train and export drafters.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_TARGET = "The embedded target's name, or a local model folder."
+_NONE = "none"
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version.", callback=version_option("outrider-cloud"), is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 7601,
+    listen: Annotated[
+        str | None, typer.Option(help="HOST:PORT in one, instead of --host and --port.")
+    ] = None,
+    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")] = 0,
+    drafter: Annotated[
+        str | None, typer.Option(help="Folder of drafter weights, or none. Default: those that come with it.")
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Bundle file to serve. Default: exported from --drafter.")
+    ] = None,
+    kv_budget_mib: Annotated[int, typer.Option(help="Memory for all sessions' KV, MiB.")] = 2048,
+    max_sessions: Annotated[int, typer.Option(help="Devices attached at once.")] = 64,
+    max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0 is the target's own.")] = 0,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", "--client-ca", help="PEM authorities of client certificates."),
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="Bearer tokens, one `name token` a line.")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Plain text on an address others can reach.")
+    ] = False,
+    reflection: Annotated[bool, typer.Option("--reflection", help="Serve gRPC reflection.")] = False,
+    padding: Annotated[str, typer.Option(help="Padding offered to devices: off or bucket.")] = "off",
+    metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; 0 takes a free one.")] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address for Prometheus.")] = "127.0.0.1",
+    drain_s: Annotated[float, typer.Option(help="Seconds open streams get after SIGTERM.")] = 20.0,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    no_selfcheck: Annotated[
+        bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")
+    ] = False,
+) -> None:
+    """Serve a target to devices until SIGTERM or Ctrl-C."""
+    from outrider.cloud.config import ServeConfig
+    from outrider.cloud.listener import ListenerSettings
+
+    config = ServeConfig(
+        listener=ListenerSettings(
+            listen=listen or f"{host}:{port}",
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_client_ca=client_ca,
+            token_file=token_file,
+            insecure=insecure,
+        ),
+        target=target,
+        dtype=dtype,
+        threads=threads,
+        drafter=_drafter_folder(drafter),
+        bundle=bundle,
+        kv_budget_mib=kv_budget_mib,
+        max_sessions=max_sessions,
+        max_context=max_context,
+        reflection=reflection,
+        padding=padding,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        drain_s=drain_s,
+        log_level=log_level,
+        selfcheck=not no_selfcheck,
+    )
+    raise typer.Exit(_serve(config))
+
+
+def _drafter_folder(given: str | None) -> Path | None:
+    if given == _NONE:
+        return None
+    if given is not None:
+        return Path(given)
+    from outrider.cloud.config import shipped_drafter
+
+    return shipped_drafter()
+
+
+def _serve(config: ServeConfig) -> int:
+    from outrider.cloud import logs
+    from outrider.cloud.serve import probe
+    from outrider.cloud.serve import serve as serve_until_asked
+
+    config.check()
+    logs.set_up(config.log_level)
+    # A wrong certificate or a taken port is told before the target is loaded.
+    asyncio.run(probe(config.listener))
+    from outrider.cloud.load import load
+
+    return asyncio.run(serve_until_asked(config, load(config), _announce))
+
+
+def _announce(line: str) -> None:
+    print(line, flush=True)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="The user's message; - or nothing reads it from stdin.")
+    ] = None,
+    prompt_ids: Annotated[
+        str | None, typer.Option(help="Token ids separated by commas, used as they are, instead of a prompt.")
+    ] = None,
+    system: Annotated[str | None, typer.Option("--system", "-s", help="A system message before it.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt's text, without chat template.")
+    ] = False,
+    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    threads: Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")] = 0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens at most.")] = 256,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0 is off.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Only the likeliest tokens up to this mass; 0 is off.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object with ids and text.")] = False,
+) -> None:
+    """Run the target alone: what every other way of running it must equal."""
+    from outrider.cloud.oracle import Question, run_oracle
+    from outrider.shared.sampling import Sampling
+
+    question = Question(
+        prompt=None if prompt_ids is not None else _read_prompt(prompt),
+        prompt_ids=prompt_ids,
+        system=system,
+        raw=raw,
+        max_tokens=max_tokens,
+        sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+    )
+    run_oracle(question, target=target, dtype=dtype, threads=threads, as_json=as_json)
+
+
+def _read_prompt(given: str | None) -> str:
+    if given is not None and given != "-":
+        return given
+    return sys.stdin.read()
+
+
+@app.command("fetch-target")
+def fetch_target(
+    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
+) -> None:
+    """Prepare a target in the local cache and print its folder."""
+    from outrider.cloud.target import target_folder
+
+    print(target_folder(target, report=lambda line: print(line, file=sys.stderr)))
+
+
+def main() -> None:
+    """Entry point."""
+    run(app, "outrider-cloud")
+
+
+if __name__ == "__main__":
+    main()
