@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
@@ -121,6 +122,25 @@ def test_a_reset_tears_down_everything_at_once() -> None:
             async with client(proxy) as three:
                 assert await echo(three, b"3") == b"3"
             assert proxy.stats.resets == 2
+
+    asyncio.run(run())
+
+
+def test_a_reset_does_not_wait_for_a_slow_reader() -> None:
+    """With megabytes stuck on their way to a client that reads nothing, a reset still reaches both ends."""
+
+    async def run() -> None:
+        async with rig() as (server, proxy):
+            loop = asyncio.get_running_loop()
+            with socket.socket() as sock:
+                sock.setblocking(False)
+                await loop.sock_connect(sock, proxy.host_port)
+                sending = loop.create_task(loop.sock_sendall(sock, bytes(30_000_000)))
+                await until(lambda: proxy.stats.held_down > 1_000_000)
+                proxy.trigger(Reset())
+                with pytest.raises(ConnectionError):
+                    await sending
+                await until(lambda: server.ended == ["reset"])
 
     asyncio.run(run())
 
