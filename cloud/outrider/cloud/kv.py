@@ -71,6 +71,7 @@ class KvStore:
         slot = self.slots.get(key)
         return slot.length if slot else 0
 
+    @torch.inference_mode()
     def reserve(self, key: int, positions: int) -> KvSlot:
         """The slot of ``key``, made or grown to hold ``positions``. Raises `KvFull`, and changes nothing then."""
         slot = self.slots.get(key)
@@ -92,6 +93,7 @@ class KvStore:
             slot.buffer = buffer
         return slot
 
+    @torch.inference_mode()
     def keep(self, key: int, base: int, columns: tuple[int, ...]) -> None:
         """Move the columns ``base + columns[i]`` to ``base + i``; the slot then holds base + len(columns) positions."""
         slot = self.slots[key]

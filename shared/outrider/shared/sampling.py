@@ -59,7 +59,8 @@ class Sampling:
 
 def _within(name: str, given: Any, kind: type, most: int | float) -> None:
     """Refuse what is no number of that kind in 0 … most; NaN never is."""
-    if isinstance(given, int | kind) and not isinstance(given, bool) and 0 <= given <= most:
+    number = not isinstance(given, bool) and isinstance(given, int | kind)
+    if number and 0 <= given <= most:
         return
     raise InvalidField(f"sampling.{name}", f"expected {kind.__name__} in 0 .. {most}, got {given!r}")
 
