@@ -169,7 +169,8 @@ def test_the_threaded_proxy_serves_synchronous_callers() -> None:
         async with asyncio.timeout(PATIENCE_S), EchoServer() as server:
             with ThreadedProxy(server.address, faults=Schedule().at_token(1, Reset())) as proxy:
                 await use(proxy)
-                assert proxy.stats.bytes_up == 1
+                assert proxy.stats.open == 0
+            assert (proxy.stats.bytes_up, proxy.stats.connections, proxy.stats.resets) == (1, 1, 1)
 
     asyncio.run(run())
 

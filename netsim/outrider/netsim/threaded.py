@@ -30,12 +30,12 @@ class ThreadedProxy:
         clock: ClockStart = "start",
         log: TextIO | None = None,
     ) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="netsim-proxy", daemon=True)
-        # The proxy is made here, so that bad settings raise where they were written.
+        # First, so that bad settings raise here with nothing else begun.
         self._proxy = Proxy(
             upstream, link=link, faults=faults, seed=seed, listen=listen, clock=clock, log=log
         )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="netsim-proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -69,8 +69,8 @@ class ThreadedProxy:
 
     @property
     def stats(self) -> Stats:
-        """The counts now."""
-        return self._call(lambda: self._proxy.stats)
+        """The counts now, or at the end."""
+        return self._proxy.stats if self._loop.is_closed() else self._call(lambda: self._proxy.stats)
 
     @property
     def open_faults(self) -> tuple[dict[str, Any], ...]:
