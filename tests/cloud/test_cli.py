@@ -183,5 +183,5 @@ def test_config_is_checked_in_one_place(tmp_path: Path) -> None:
         ({"max_context": 5}, "--max-context"),
     ):
         with pytest.raises(ConfigError, match=named):
-            ServeConfig(**settings).check()  # type: ignore[arg-type]
+            ServeConfig(**settings).check()
     ServeConfig(drafter=tmp_path, bundle=bundle).check()

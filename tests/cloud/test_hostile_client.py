@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
@@ -88,7 +89,17 @@ def chain(message: pb.DecodeRequest, count: int) -> None:
 
 def many_features(message: pb.DecodeRequest) -> None:
     """More features than there can be."""
-    message.open.features.extend([1] * 300)
+    message.open.features.extend([pb.FEATURE_TREES] * 300)
+
+
+def add_feature(message: pb.DecodeRequest, value: Any) -> None:
+    """A feature by number, known or not."""
+    message.open.features.append(value)
+
+
+def newer_protocol(message: pb.DecodeRequest) -> None:
+    """A device that speaks later versions only."""
+    message.open.protocol_min, message.open.protocol_max = 7, 9
 
 
 def wide_tree(message: pb.DecodeRequest) -> None:
@@ -172,8 +183,8 @@ OPEN_CASES = [
         lambda m: m.open.turn.rule.parameters.update(eps=math.nan),
         "open.turn.rule.parameters",
     ),
-    Case("unknown feature", lambda m: m.open.features.append(99), "open.features"),
-    Case("unspecified feature", lambda m: m.open.features.append(0), "open.features"),
+    Case("unknown feature", lambda m: add_feature(m, 99), "open.features"),
+    Case("unspecified feature", lambda m: add_feature(m, 0), "open.features"),
     Case("300 features", many_features, "open.features"),
     Case("short law", lambda m: setattr(m.open.fingerprints, "law", b"x" * 31), "open.fingerprints.law"),
     Case(
@@ -192,7 +203,7 @@ OPEN_CASES = [
     ),
     Case(
         "newer protocol only",
-        lambda m: (setattr(m.open, "protocol_min", 7), setattr(m.open, "protocol_max", 9)),
+        newer_protocol,
         "",
         PRECONDITION,
         FailureReason.PROTOCOL,
@@ -206,7 +217,9 @@ OPEN_CASES = [
     Case("unknown row encoding", lambda m: setattr(m.open.rows, "encoding", 77), "open.rows.encoding"),
     Case(
         "held upside down",
-        lambda m: m.open.rows.MergeFrom(pb.RowsWanted(encoding=3, held_from=9, held_until=3)),
+        lambda m: m.open.rows.MergeFrom(
+            pb.RowsWanted(encoding=pb.ROW_ENCODING_INT8, held_from=9, held_until=3)
+        ),
         "open.rows.held_from",
     ),
     Case(
@@ -348,14 +361,15 @@ def test_bytes_that_are_no_message(verifier: Handle, garbage: bytes) -> None:
     async def run() -> list[grpc.StatusCode]:
         codes = []
         async with channel_to(verifier.address) as channel:
-            stream = channel.stream_stream("/outrider.v1.Verifier/Decode")()
+            stream: Any = channel.stream_stream("/outrider.v1.Verifier/Decode")()
             await stream.write(garbage)
             with contextlib.suppress(grpc.aio.AioRpcError):
                 while await asyncio.wait_for(stream.read(), 30) is not grpc.aio.EOF:
                     pass
             codes.append(await stream.code())
             for method in ("Describe", "FetchBundle"):
-                call = channel.unary_stream(f"/outrider.v1.Verifier/{method}")(garbage, timeout=30)
+                unary: Any = channel.unary_stream(f"/outrider.v1.Verifier/{method}")
+                call = unary(garbage, timeout=30)
                 codes.append(await call.code())
         return codes
 
@@ -371,7 +385,7 @@ def test_a_compressed_message_is_refused(verifier: Handle) -> None:
         async with connected(verifier.address) as device:
             await device.open(PROMPT, LENGTH)
         async with grpc.aio.insecure_channel(verifier.address, compression=grpc.Compression.Gzip) as channel:
-            call = channel.stream_stream("/outrider.v1.Verifier/Decode")()
+            call: Any = channel.stream_stream("/outrider.v1.Verifier/Decode")()
             bomb = pb.DecodeRequest(padding=bytes(20 << 20)).SerializeToString()
             await call.write(bomb)
             with contextlib.suppress(grpc.aio.AioRpcError):
@@ -459,7 +473,12 @@ def test_extreme_numbers_are_harmless(verifier: Handle) -> None:
             message.open.window.run_ahead_until = 2**32 - 1
             message.open.window.bulk_acked_bytes = 2**32 - 1
             message.open.rows.MergeFrom(
-                pb.RowsWanted(first=2**32 - 1, held_until=2**32 - 1, encoding=1, bulk_window_bytes=2**32 - 1)
+                pb.RowsWanted(
+                    first=2**32 - 1,
+                    held_until=2**32 - 1,
+                    encoding=pb.ROW_ENCODING_F32,
+                    bulk_window_bytes=2**32 - 1,
+                )
             )
             device.held.ids[:] = PROMPT
             await device.send_raw(message)

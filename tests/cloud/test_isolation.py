@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from outrider.cloud.listener import ListenerSettings
@@ -22,14 +23,19 @@ LENGTH = 30
 
 
 async def drafted(
-    address: str, prompt: Sequence[int], sampling: Sampling, guess: Callable[[int], int]
+    address: str, prompt: Sequence[int], sampling: Sampling, next_guess: Callable[[int], int]
 ) -> list[int]:
     """Edge drafting with guesses, most of them wrong; the new ids."""
     async with connected(address) as device:
         await device.open(prompt, LENGTH, sampling=sampling)
         while len(device.held.ids) < len(prompt) + LENGTH:
-            await device.propose([guess(len(device.held.ids) + i) for i in range(4)])
+            await device.propose([next_guess(len(device.held.ids) + i) for i in range(4)])
         return device.held.ids[len(prompt) :]
+
+
+def guess(index: int, position: int) -> int:
+    """A drafter that is mostly wrong."""
+    return (position * 13 + index) % 64
 
 
 def test_many_devices_at_once_get_what_each_gets_alone() -> None:
@@ -41,9 +47,7 @@ def test_many_devices_at_once_get_what_each_gets_alone() -> None:
             for index, prompt in enumerate(PROMPTS):
                 sampling = SAMPLINGS[index % 3]
                 jobs.append(streamed(verifier.address, prompt, LENGTH, sampling))
-                jobs.append(
-                    drafted(verifier.address, prompt, sampling, lambda at, i=index: (at * 13 + i) % 64)
-                )
+                jobs.append(drafted(verifier.address, prompt, sampling, partial(guess, index)))
             return await asyncio.gather(*jobs)
 
         texts = asyncio.run(run())

@@ -191,7 +191,7 @@ class StepTable(TableState):
         if job.work.start != len(job.session.kv):
             return  # an older job of this pass took its room; it begins anew in the next one
         keep = {other.session.key for other in chosen} | {job.session.key}
-        if self.make_room(sum(other.tokens for other in chosen) + job.tokens, keep, since):
+        if self.make_room(sum(other.tokens for other in chosen) + job.tokens, keep, (since, job.session.key)):
             job.session.used_at = self.now
             chosen.append(job)
 
@@ -212,9 +212,8 @@ class StepTable(TableState):
     def on_step_done(self, event: StepDone) -> None:
         """Bring the outcomes of the pass under way into KV accounts, logs and verdicts."""
         jobs, self._jobs = self._jobs, ()
-        for job in jobs:
-            job.session.running = False
         for job, outcome in zip(jobs, event.outcomes, strict=True):
+            job.session.running = False  # one by one: until its outcome is known, a KV must not be evicted
             self._outcome(job, outcome)
             if job.session.key in self.sessions:
                 self.trim_kv(job.session)

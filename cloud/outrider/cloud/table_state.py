@@ -223,8 +223,11 @@ class TableState:
         held = sum(len(session.kv) for session in self.sessions.values())
         return (held + extra_tokens) * self.served.kv_bytes_per_token
 
-    def make_room(self, tokens: int, keep: Collection[int], before: float) -> bool:
-        """Evict until ``tokens`` more fit; sessions in ``keep`` and those with older waiting work are spared."""
+    def make_room(self, tokens: int, keep: Collection[int], before: tuple[float, int]) -> bool:
+        """Evict until ``tokens`` more fit; sessions in ``keep`` and those with older waiting work are spared.
+
+        ``before`` is (since, key): of works that wait equally long the lower key is older, lest nobody may evict.
+        """
         victims = sorted(
             (s for s in self.sessions.values() if s.kv and s.key not in keep and not s.running),
             key=lambda s: (self.waits_since(s) is not None, s.stream is not None, s.used_at, s.key),
@@ -233,7 +236,7 @@ class TableState:
             if self.kv_bytes(tokens) <= self.served.kv_budget_bytes:
                 return True
             since = self.waits_since(victim)
-            if since is None or since > before:
+            if since is None or (since, victim.key) > before:
                 self.evict(victim)
         return self.kv_bytes(tokens) <= self.served.kv_budget_bytes
 
