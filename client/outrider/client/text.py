@@ -175,7 +175,7 @@ class TextMachine:
 
     def _start_turn(self, turn: Turn, adopted: int) -> None:
         keep = turn.keep.length
-        self._revise(keep + adopted, self.tail.cut(keep + adopted))
+        self._revise(max(keep + adopted, self.tail.start), self.tail.cut(keep + adopted))
         if adopted:
             self.act(Relabel(keep, (Label.KEPT,) * adopted))
         self.sequence.cut(keep)
