@@ -223,10 +223,16 @@ class Checker:
         text.finished = turn is None or data["end"] is not None
         if turn is not None:
             text.turn, text.turn_start = turn.turn, turn.keep.length + len(turn.append_ids)
-            text.generated_from, text.max_length, text.sampling = turn.generated_from, turn.max_length, turn.sampling
+            text.generated_from, text.max_length, text.sampling = (
+                turn.generated_from,
+                turn.max_length,
+                turn.sampling,
+            )
         for position, label in enumerate(labels):
             if label is not None and turn is not None and position >= text.turn_start:
-                self._verified(Text(**{**_as_dict(text), "labels": labels[:position]}), position, ids[position])
+                self._verified(
+                    Text(**{**_as_dict(text), "labels": labels[:position]}), position, ids[position]
+                )
 
     def _on_dial(self, text: Text, data: dict[str, Any]) -> None:
         if data["epoch"] <= text.epoch:
@@ -249,7 +255,9 @@ class Checker:
     def _on_down(self, text: Text, data: dict[str, Any]) -> None:
         frame = data["frame"]
         if isinstance(frame, Failure) and frame.reason in OURS_TO_BLAME:
-            self.blame("I2", f"an honest device was refused: {frame.reason.name} {frame.field} {frame.detail}")
+            self.blame(
+                "I2", f"an honest device was refused: {frame.reason.name} {frame.field} {frame.detail}"
+            )
 
     def _on_broken(self, text: Text, data: dict[str, Any]) -> None:
         self.blame("I6", data["why"])

@@ -99,7 +99,9 @@ class Device:
             max_tail_tokens=96,
         )
         seed = self.rng.randrange(2**32)
-        self.machine = self.machine_class(settings, FixedPacing(self.plan.plan), random.Random(seed), restored)
+        self.machine = self.machine_class(
+            settings, FixedPacing(self.plan.plan), random.Random(seed), restored
+        )
         self.drafter = ToyDrafter(self.target, seed, self.plan.error_rate, [])
         self.streams: dict[int, Stream] = {}
         self.numbers: dict[int, int] = {}
@@ -267,7 +269,15 @@ class Device:
                 add(now, self.name, "rows", start=action.start, rows=rows)
             case Emit():
                 stale = epoch is not None and epoch < self.opened_epoch
-                add(now, self.name, "emit", start=action.start, ids=action.ids, labels=action.labels, stale=stale)
+                add(
+                    now,
+                    self.name,
+                    "emit",
+                    start=action.start,
+                    ids=action.ids,
+                    labels=action.labels,
+                    stale=stale,
+                )
             case Relabel():
                 add(now, self.name, "relabel", start=action.start, labels=action.labels)
             case Revise():

@@ -29,6 +29,7 @@ class History:
     def lines(self) -> list[str]:
         """For people: one line each."""
         return [
-            f"{e.at:9.4f}  {e.who:10}  {e.what:12} " + " ".join(f"{name}={value}" for name, value in e.data.items())
+            f"{e.at:9.4f}  {e.who:10}  {e.what:12} "
+            + " ".join(f"{name}={value}" for name, value in e.data.items())
             for e in self.entries
         ]

@@ -73,7 +73,13 @@ class Net:
     """Delivers frames with latency, jitter, holds, losses by cut, and repeats of what may be repeated."""
 
     def __init__(
-        self, kernel: Kernel, rng: random.Random, latency_s: float, jitter_s: float, repeats: float, over_wire: bool
+        self,
+        kernel: Kernel,
+        rng: random.Random,
+        latency_s: float,
+        jitter_s: float,
+        repeats: float,
+        over_wire: bool,
     ) -> None:
         self.kernel = kernel
         self.rng = rng

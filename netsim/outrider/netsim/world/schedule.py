@@ -133,7 +133,9 @@ def _device(rng: random.Random) -> DevicePlan:
         turns=tuple(_turn(rng, number) for number in range(rng.choice((1, 1, 2, 3)))),
         plan=plan,
         offline=rng.choice((Offline.AUTO, Offline.AUTO, Offline.AUTO, Offline.NEVER)),
-        reconcile=rng.choice((Reconcile.REVISE, Reconcile.REVISE, Reconcile.REVISE, Reconcile.KEEP, Reconcile.PAUSE)),
+        reconcile=rng.choice(
+            (Reconcile.REVISE, Reconcile.REVISE, Reconcile.REVISE, Reconcile.KEEP, Reconcile.PAUSE)
+        ),
         error_rate=rng.choice((0.0, 0.1, 0.3, 0.6, 1.0)),
         bundle_at=rng.choice((0.0, 0.0, 0.0, 0.4, 2.0, None)),
         rows=rng.random() < 0.7,

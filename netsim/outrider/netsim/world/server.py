@@ -45,7 +45,9 @@ from outrider.shared.frames import (
 )
 
 PRINTS = Fingerprints(b"L" * 32, b"T" * 32, b"B" * 32)
-LIMITS = Limits(max_chain_tokens=64, max_run_ahead_tokens=24, max_inline_context_bytes=160, kv_idle_ttl_ms=20_000)
+LIMITS = Limits(
+    max_chain_tokens=64, max_run_ahead_tokens=24, max_inline_context_bytes=160, kv_idle_ttl_ms=20_000
+)
 PRINCIPAL = "toy"
 
 EngineAction = RunStep | RunRows | TruncateKv | EvictKv
@@ -92,7 +94,9 @@ class Replica:
             ),
             features=(Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE, Feature.STATE_ROWS),
             planes=(PLANE,),
-            cost=CostCurve((1, 64), (round(self.schedule.pass_s * 1e6), round(self.schedule.pass_s * 1.5e6)), 64, 20),
+            cost=CostCurve(
+                (1, 64), (round(self.schedule.pass_s * 1e6), round(self.schedule.pass_s * 1.5e6)), 64, 20
+            ),
             numerics=Numerics(True, 1e-4),
             replica=self.life.to_bytes(4, "little") + self.number.to_bytes(4, "little"),
             kv_bytes_per_token=1,
@@ -193,7 +197,13 @@ class Replica:
             stop = commit.start + len(commit.ids)
             log = session.log.slice(commit.start, stop)
             self.history.add(
-                self.kernel.now, self.name, "committed", start=commit.start, ids=commit.ids, log=log, turn=commit.turn
+                self.kernel.now,
+                self.name,
+                "committed",
+                start=commit.start,
+                ids=commit.ids,
+                log=log,
+                turn=commit.turn,
             )
         if isinstance(frame, TurnEnd) and session is not None and frame.end != session.log.anchor:
             self.history.add(self.kernel.now, self.name, "broken", why="TurnEnd is not at the log's end")
@@ -215,7 +225,9 @@ class Replica:
                 start = max(self.kernel.now, self.stalled_until)
                 took = self.schedule.pass_s if isinstance(action, RunStep) else 0.001
 
-                def finish(action: RunStep | RunRows = action, engine: ToyEngine = engine, life: int = life) -> None:
+                def finish(
+                    action: RunStep | RunRows = action, engine: ToyEngine = engine, life: int = life
+                ) -> None:
                     if life != self.life or not self.up:
                         return
                     self.busy = False

@@ -64,7 +64,9 @@ class ToyEngine:
         """One pass."""
         self.shared_passes += len({work.key for work in works}) > 1
         failure, self.fail_next = self.fail_next, ""
-        return tuple(self._fail(w, failure) if failure and not i else self._one(w) for i, w in enumerate(works))
+        return tuple(
+            self._fail(w, failure) if failure and not i else self._one(w) for i, w in enumerate(works)
+        )
 
     def rows(self, work: MakeRows) -> tuple[bytes, ...]:
         """Encoded rows of one plane; empty when the KV does not hold the positions."""
@@ -135,7 +137,9 @@ class ToyDrafter:
         depth = min(budget.max_depth, budget.max_nodes)
         chain: list[int] = []
         for _ in range(depth):
-            chain.append(self._guess([*self.ids[-_ORDER:], *chain], len(self.ids) + len(chain), budget.sampling))
+            chain.append(
+                self._guess([*self.ids[-_ORDER:], *chain], len(self.ids) + len(chain), budget.sampling)
+            )
         if not budget.tree or budget.max_nodes < 2 * depth:
             return Proposal.chain(chain, [-0.1] * len(chain))
         return _with_siblings(chain)
