@@ -7,22 +7,21 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 
 from outrider.cloud.bundles import BundleStore
 from outrider.cloud.config import ServeConfig
 from outrider.cloud.describe import RULES, describe, features, measure_cost
+from outrider.cloud.drafters import ServedDrafter, open_drafter
 from outrider.cloud.engine import Engine
 from outrider.cloud.logs import event
-from outrider.cloud.runner import RowMaker
 from outrider.cloud.selfcheck import open_engine
 from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
 from outrider.cloud.table_state import Served, TableSettings
 from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
-from outrider.shared.frames import BundleInfo, Fingerprints, Limits, Numerics, RowPlane
+from outrider.shared.frames import Fingerprints, Limits, Numerics
 from outrider.shared.sampling import NEAR_TIE
 from outrider.shared.tokenizer import build_artefact
 
@@ -30,15 +29,6 @@ _log = logging.getLogger(__name__)
 
 MOST_CONTEXT = 8192
 """Longest sequence served unless the operator asks for more, in tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drafter:
-    """The verifier's half of a drafter, and the bundle that carries the device's half."""
-
-    rows: RowMaker
-    planes: tuple[RowPlane, ...]
-    info: BundleInfo
 
 
 def load(config: ServeConfig) -> Loaded:
@@ -52,8 +42,6 @@ def load(config: ServeConfig) -> Loaded:
     tokenizer = store.add_bytes(build_artefact(target.folder))
     drafter = None
     if config.drafter is not None:
-        from outrider.cloud.drafters import open_drafter
-
         with _phase("drafter", drafter=config.drafter.name):
             drafter = open_drafter(config.drafter, config.bundle, worker.engine, store)
     with _phase("cost"):
@@ -111,7 +99,7 @@ def _longest(config: ServeConfig, target: Target) -> int:
     return min(config.max_context or MOST_CONTEXT, target.max_context)
 
 
-def _tell(served: Served, drafter: Drafter | None) -> None:
+def _tell(served: Served, drafter: ServedDrafter | None) -> None:
     event(
         _log,
         logging.INFO,
