@@ -1,0 +1,175 @@
+"""The Mixture-of-Attentions drafter as it is trained: one parallel pass over ragged texts.
+
+A text is cut into *blocks*. A query at position i of a block that begins at b sees what the device would
+see when the last verified position with rows is b - 1: the target's true rows for j < b, and nothing of
+the target for b..i. So every answer position is trained under exactly the inference condition, and
+running the same text with other cuts gives every depth (paper: hidden runs of 5..13 between observed
+positions; there the observed ones carry off-distribution loss, here there are none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from outrider.cloud.moa.config import MoaSettings
+from outrider.cloud.moa.layers import DecoderLayer, RmsNorm, attend, rotary_angles, target_like_layer
+from outrider.cloud.moa.lsa import MemoryProjection
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text of T tokens for a parallel pass."""
+
+    ids: Tensor
+    """Target ids, int64 [T]."""
+    kv: Tensor
+    """True K/V of `settings.needed_layers`, [T, num_needed, 2, kv_width], keys rotated."""
+    first_query: int
+    """Queries are the positions first_query..T-1."""
+    rows: Tensor
+    """int64 [T - first_query]: how many leading positions have true rows for that query (block begin).
+
+    Not decreasing, at most the query's own position, and equal for all queries of a block; with
+    `first_query` > 0 the first block must begin there.
+    """
+
+    @property
+    def num_queries(self) -> int:
+        """Queries of this text."""
+        return len(self.ids) - self.first_query
+
+
+class FrozenTarget(nn.Module):
+    """Parts of the target the drafter reuses: embedding, top layers, final norm, (reduced) head."""
+
+    def __init__(self, settings: MoaSettings, num_head_ids: int):
+        super().__init__()
+        self.embedding = nn.Embedding(settings.vocab_size, settings.hidden_size)
+        self.layers = nn.ModuleList(target_like_layer(settings) for _ in range(settings.num_tli_layers))
+        self.norm = RmsNorm(settings.hidden_size, settings.rms_norm_eps)
+        self.head = nn.Linear(settings.hidden_size, num_head_ids, bias=False)
+        self.requires_grad_(False)
+
+
+class CrossAttention(nn.Module):
+    """Device side of the cross-attention layer; its keys and values come from the server."""
+
+    def __init__(self, settings: MoaSettings):
+        super().__init__()
+        self.layer = target_like_layer(settings)
+        # Keys and values come from `MemoryProjection`, so the layer has none of its own.
+        del self.layer.k_proj, self.layer.v_proj
+        self.null_k = nn.Parameter(torch.zeros(1, settings.kv_width))
+        self.null_v = nn.Parameter(torch.zeros(1, settings.kv_width))
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOutput:
+    """What one pass gives for Q = sum of `num_queries` positions."""
+
+    entering: Tensor
+    """[Q, hidden]: stream that enters the frozen layers (or the head, for N = 0)."""
+    final: Tensor
+    """[Q, hidden]: what the frozen head reads."""
+
+
+class MoaDrafter(nn.Module):
+    """SA over frozen embeddings, CA over the server's memory, frozen top layers of the target."""
+
+    def __init__(self, settings: MoaSettings):
+        super().__init__()
+        self.settings = settings
+        self.sa = nn.ModuleList(target_like_layer(settings) for _ in range(settings.num_sa_layers))
+        self.ca = CrossAttention(settings)
+        self.memory = MemoryProjection(settings)
+
+    def forward(self, texts: Sequence[Text], frozen: FrozenTarget) -> DrafterOutput:
+        """Run all queries of all texts; predictions at position i are for token i + 1."""
+        s = self.settings
+        x, angles = self._self_attention(texts, frozen)
+        x = torch.cat([part[text.first_query :] for part, text in zip(_split(x, texts), texts, strict=True)])
+        queries = [(c[t.first_query :], n[t.first_query :]) for t, (c, n) in zip(texts, angles, strict=True)]
+        cos, sin = (torch.cat([pair[i] for pair in queries]) for i in (0, 1))
+        x = self._cross_attention(x, texts, cos, sin)
+        entering = x
+        for number, layer in enumerate(frozen.layers):
+            index = s.needed_layers.index(s.tli_layers[number])
+            x = _target_layer(layer, x, texts, index, cos, sin)
+        return DrafterOutput(entering, frozen.norm(x) if s.num_tli_layers else x)
+
+    def _self_attention(
+        self, texts: Sequence[Text], frozen: FrozenTarget
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        s = self.settings
+        angles = [rotary_angles(torch.arange(len(t.ids)), s.head_dim, s.rope_theta) for t in texts]
+        cos, sin = torch.cat([pair[0] for pair in angles]), torch.cat([pair[1] for pair in angles])
+        x = frozen.embedding(torch.cat([text.ids for text in texts])).float()
+        lengths = [len(text.ids) for text in texts]
+        for layer in self.sa:
+            normed = layer.input_layernorm(x)
+            q = layer.query(normed, cos, sin).split(lengths)
+            k, v = (part.split(lengths) for part in layer.key_value(normed, cos, sin))
+            x = layer.finish(x, torch.cat([attend(*qkv, None) for qkv in zip(q, k, v, strict=True)]))
+        return x, angles
+
+    def _cross_attention(self, x: Tensor, texts: Sequence[Text], cos: Tensor, sin: Tensor) -> Tensor:
+        memory_k, memory_v = self._rows(texts)
+        layer: DecoderLayer = self.ca.layer
+        q = layer.query(layer.input_layernorm(x), cos, sin).split([text.num_queries for text in texts])
+        outputs = []
+        for query, text, k, v in zip(q, texts, memory_k, memory_v, strict=True):
+            seen = torch.arange(len(k))[None, :] < text.rows[:, None]
+            mask = torch.cat((torch.ones(len(seen), 1, dtype=torch.bool), seen), dim=1)
+            k, v = (self._heads(torch.cat(pair)) for pair in ((self.ca.null_k, k), (self.ca.null_v, v)))
+            outputs.append(attend(query, k.to(query.dtype), v.to(query.dtype), mask))
+        return layer.finish(x, torch.cat(outputs))
+
+    def _rows(self, texts: Sequence[Text]) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Memory keys and values of each text, for the positions that any query sees."""
+        s = self.settings
+        lengths = [int(text.rows[-1]) for text in texts]
+        kv = torch.cat([text.kv[:length] for text, length in zip(texts, lengths, strict=True)])
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        chosen = [s.needed_layers.index(layer) for layer in s.lsa_layers]
+        direct = None if s.direct_layer < 0 else kv[:, s.needed_layers.index(s.direct_layer)]
+        k, v = self.memory(kv[:, chosen], direct, positions)
+        return k.split(lengths), v.split(lengths)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(-1, self.settings.num_kv_heads, self.settings.head_dim)
+
+
+def _target_layer(
+    layer: nn.Module, x: Tensor, texts: Sequence[Text], index: int, cos: Tensor, sin: Tensor
+) -> Tensor:
+    """A frozen target layer: true K/V where rows exist, the drafter's own for the rest of the block."""
+    if not isinstance(layer, DecoderLayer):
+        raise TypeError(f"expected a DecoderLayer, got {type(layer).__name__}")
+    lengths = [text.num_queries for text in texts]
+    normed = layer.input_layernorm(x)
+    q = layer.query(normed, cos, sin).split(lengths)
+    own_k, own_v = (part.split(lengths) for part in layer.key_value(normed, cos, sin))
+    outputs = []
+    for query, text, k, v in zip(q, texts, own_k, own_v, strict=True):
+        count = int(text.rows[-1])
+        true = text.kv[:count, index].unflatten(-1, (layer.kv_heads, layer.head_dim)).to(k.dtype)
+        keys, values = torch.cat((true[:, 0], k)), torch.cat((true[:, 1], v))
+        outputs.append(attend(query, keys, values, _target_mask(text, count)))
+    return layer.finish(x, torch.cat(outputs))
+
+
+def _target_mask(text: Text, count: int) -> Tensor:
+    """bool [num_queries, count + num_queries]: true rows j < rows(i); own positions rows(i) <= j <= i."""
+    positions = torch.arange(text.first_query, len(text.ids))
+    rows = text.rows[:, None]
+    true = torch.arange(count)[None, :] < rows
+    own = (positions[None, :] >= rows) & (positions[None, :] <= positions[:, None])
+    return torch.cat((true, own), dim=1)
+
+
+def _split(x: Tensor, texts: Sequence[Text]) -> Sequence[Tensor]:
+    return x.split([len(text.ids) for text in texts])
