@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.client.attaching import AttachMachine
-from outrider.client.conn import Conn, Round, commit_conflict, on_path, why_not
-from outrider.client.drafter import Budget
+from outrider.client.conn import Conn, Round, commit_conflict, why_not
 from outrider.client.events import (
     AddRows,
     Begin,
@@ -28,28 +26,22 @@ from outrider.client.events import (
     Received,
     StopAt,
 )
-from outrider.client.machine_settings import Offline, Reconcile
-from outrider.client.plan import Plan
-from outrider.shared.anchor import extend
+from outrider.client.opening import PREFILL_SILENCE_S
+from outrider.client.rounds import RoundMachine
 from outrider.shared.codec import decode_rows
-from outrider.shared.draft import Draft
 from outrider.shared.errors import InvalidField, from_failure
 from outrider.shared.frames import (
     Cancel,
     Commit,
-    CostCurve,
     DownFrame,
-    DraftFrame,
     Drain,
     Failure,
-    Feature,
     FinishReason,
     Opened,
     Pong,
     Progress,
     RoundOutcome,
     Rows,
-    Steer,
     TurnEnd,
     Verdict,
 )
@@ -61,15 +53,10 @@ END_REASONS = {
     FinishReason.CANCELLED: "cancelled",
 }
 _IDLE_S = 30.0
-_PREFILL_SILENCE_S = 1.0
 
 
-class SessionMachine(AttachMachine):
+class SessionMachine(RoundMachine):
     """One session of one device."""
-
-    _fresh_tree: Draft | None = None
-    _just_drafted = False
-    _told_end = -1
 
     def handle(self, event: MachineEvent, now: float) -> list[MachineAction]:
         """What to do about ``event`` at ``now`` (monotonic seconds, never going back)."""
@@ -80,6 +67,7 @@ class SessionMachine(AttachMachine):
         self.check_deadlines()
         self.dial_if_due()
         self.advance()
+        self._after_finish()
         self._report_link()
         actions, self._out = self._out, []
         return actions
@@ -102,7 +90,7 @@ class SessionMachine(AttachMachine):
             case StopAt():
                 self._on_stop_at(event)
             case Drafted():
-                self._on_drafted(event)
+                self.on_drafted(event)
             case Connected():
                 self.on_connected(event)
             case Received():
@@ -123,7 +111,7 @@ class SessionMachine(AttachMachine):
             case _:
                 pass
 
-    # ------------------------------------------------------------------------------------------------ the caller
+    # ---------------------------------------------------------------------------------------------------- the caller
 
     def _on_begin(self, event: Begin) -> None:
         self.begin(event)
@@ -155,10 +143,12 @@ class SessionMachine(AttachMachine):
 
     def _after_finish(self) -> None:
         """A finished turn needs no attempt under way, and its stream only for a while."""
-        if self.finished and self._linger_until is None:
+        if not self.finished:
+            return
+        if self.candidate is not None:
+            self.drop(self.candidate, cancel=True)
+        if self.active is not None and self._linger_until is None:
             self._linger_until = self.now + self.settings.linger_s
-            if self.candidate is not None:
-                self.drop(self.candidate, cancel=True)
 
     def _on_bundle(self, event: BundleReady) -> None:
         self.drafter_ready = True
@@ -175,7 +165,7 @@ class SessionMachine(AttachMachine):
             self.held = (0, 0)
             self.dial(fresh=False)  # attach again, now asking for its rows
 
-    # ---------------------------------------------------------------------------------------------------- frames
+    # -------------------------------------------------------------------------------------------------------- frames
 
     def _on_frame(self, conn: Conn, frame: DownFrame) -> None:
         conn.heard_at = self.now
@@ -205,7 +195,7 @@ class SessionMachine(AttachMachine):
                 self._on_turn_end(conn, frame)
             case Progress():
                 for number, round_ in conn.rounds.items():
-                    later = self.now + max(_PREFILL_SILENCE_S, self.deadlines.soft())
+                    later = self.now + max(PREFILL_SILENCE_S, self.deadlines.soft())
                     conn.rounds[number] = replace(round_, deadline=max(round_.deadline, later))
             case Pong():
                 if self._pinged is not None and self._pinged[0] == frame.nonce:
@@ -307,143 +297,6 @@ class SessionMachine(AttachMachine):
             return
         self.finish(END_REASONS[frame.reason], verified=True)
 
-    # ---------------------------------------------------------------------------------------------------- rounds
-
-    def _on_drafted(self, event: Drafted) -> None:
-        before = self.end
-        ids = self.take_proposal(event)
-        if ids is None:
-            return
-        whole = event.base == before and ids == event.proposal.best_ids
-        self._fresh_tree = event.proposal.draft if whole else None
-        self._just_drafted = True
-
-    def advance(self) -> None:
-        """Send the next round if one may go, otherwise draft on; show what is drafted when nothing timely comes."""
-        tree, drafted = self._fresh_tree, self._just_drafted
-        self._fresh_tree, self._just_drafted = None, False
-        if self.finished or self.turn is None:
-            return
-        conn = self.active if self.active is not None and self.active.turn == self.turn_number else None
-        plan = self.plan()
-        if conn is not None:
-            self._send_or_propose(conn, plan, tree, drafted)
-        if self.alone and self.settings.offline is not Offline.NEVER:
-            self._write_alone()
-        elif conn is None or conn.late:
-            self._draft_on(self.settings.offline_depth, 0)
-        else:
-            self._draft_on(plan.max_depth, len(conn.rounds))
-        if conn is not None and self.active is conn:
-            self._steer(conn, plan)
-
-    def _send_or_propose(self, conn: Conn, plan: Plan, tree: Draft | None, drafted: bool) -> None:
-        if self.now < conn.busy_until or len(conn.rounds) >= conn.in_flight_most(plan.rounds):
-            return
-        unsent = self.tail.ids[self.sent_to(conn) - self.tail.start :]
-        depth = plan.max_depth if self.drafter_ready else 0
-        if conn.rounds and not unsent:
-            self._draft_on(depth, 0)  # a pipelined round needs something to say
-        elif len(unsent) < depth and not drafted and (self.proposing or self.can_draft()):
-            if not self.proposing:
-                nodes = max(plan.max_nodes - len(unsent), 1)
-                self._ask(Budget(nodes, depth - len(unsent), plan.tree and not conn.rounds, plan.floor))
-        elif unsent or depth or not self._runs_ahead(conn, plan):
-            self._send_round(conn, plan, tree)
-
-    def _runs_ahead(self, conn: Conn, plan: Plan) -> bool:
-        return Feature.RUN_AHEAD in conn.granted and plan.run_ahead > 0 and self.stop_at is None
-
-    def sent_to(self, conn: Conn) -> int:
-        """Position up to which the tail is under way in rounds of this stream."""
-        covered = (r.base + r.path for r in conn.rounds.values() if r.cuts == self.cuts)
-        return min(max(len(self.sequence), *covered, 0), self.end)
-
-    def _send_round(self, conn: Conn, plan: Plan, tree: Draft | None) -> None:
-        sent_to = self.sent_to(conn)
-        # Without rounds under way the draft hangs where the verifier's log is known to be; what another stream brought
-        # beyond that is drafted text to it.
-        base = sent_to if conn.rounds else min(len(self.sequence), conn.known)
-        path = (*self.sequence.ids[base:], *self.tail.ids[max(sent_to - self.tail.start, 0) :])
-        path = path[: conn.limits.max_chain_tokens]
-        draft = self._with_tree(conn, path, tree) or Draft.chain(path)
-        seen = self.sequence.anchor_at(min(len(self.sequence), conn.known))
-        if base <= len(self.sequence):
-            anchor = self.sequence.anchor_at(base)
-        else:
-            anchor = extend(self.sequence.anchor, self.tail.ids[: base - self.tail.start])
-        number = self.note_round(conn, draft, base, len(path))
-        window = self.window(conn, plan, seen)
-        frame = DraftFrame(number, self.turn_number, window, draft, None if anchor == seen else anchor)
-        self.send(conn, frame)
-
-    def _with_tree(self, conn: Conn, path: tuple[int, ...], tree: Draft | None) -> Draft | None:
-        """``tree`` hung below the part of ``path`` that comes before its own best path; None if it may not be."""
-        if tree is None or tree.is_chain or Feature.TREES not in conn.granted:
-            return None
-        before = next((n for n in range(len(path) + 1) if on_path(tree, path[n:])), None)
-        if before is None or before + len(tree.ids) > conn.limits.max_tree_nodes:
-            return None
-        parents = (*range(before), *(parent + before for parent in tree.parents))
-        draft = Draft((*path[:before], *tree.ids), parents)
-        return draft if max(draft.depths) <= conn.limits.max_tree_depth else None
-
-    def note_round(self, conn: Conn, draft: Draft, base: int, path: int) -> int:
-        """Account for a draft that is sent now; its number."""
-        conn.last_round += 1
-        cost = conn.opened.cost if conn.opened else CostCurve()
-        deadline = self.now + self.deadlines.soft(cost_s(cost, len(draft.ids) + 1))
-        conn.rounds[conn.last_round] = Round(
-            conn.last_round, self.turn_number, base, draft, path, self.cuts, self.now, deadline
-        )
-        return conn.last_round
-
-    def _steer(self, conn: Conn, plan: Plan) -> None:
-        """Send a window without a draft when the verifier needs one to go on."""
-        grown = len(self.sequence) - conn.window_length
-        aged = grown > 0 and self.now >= conn.window_at + self.settings.steer_s
-        ahead = self._runs_ahead(conn, plan)
-        expired = ahead and not conn.rounds and conn.run_until <= len(self.sequence) < self.max_length
-        unacked = conn.bulk_received - conn.bulk_acked
-        due = expired or (conn.run_until > 0 and (grown >= self.settings.steer_tokens or aged))
-        if due or unacked * 2 >= self.settings.bulk_window_bytes:
-            seen = self.sequence.anchor_at(min(len(self.sequence), conn.known))
-            self.send(conn, Steer(self.turn_number, self.window(conn, plan, seen)))
-
-    # ------------------------------------------------------------------------------------------------- drafting on
-
-    def _ask(self, budget: Budget) -> None:
-        if self.turn is not None:
-            self.propose(replace(budget, sampling=self.turn.sampling))
-
-    def _draft_on(self, depth: int, under_way: int) -> None:
-        """Draft ahead of the verdicts, quietly, at most ``depth`` tokens beyond what has gone out."""
-        conn = self.active
-        start = self.sent_to(conn) if conn is not None else len(self.sequence)
-        ahead = self.end - start
-        if self.settings.reconcile is Reconcile.PAUSE and self.alone:
-            return
-        if depth > ahead and self.can_draft() and (under_way or conn is None or conn.rounds):
-            self._ask(Budget(depth - ahead, depth - ahead))
-
-    def _write_alone(self) -> None:
-        """Nothing timely comes: what is drafted is shown as provisional, and more is drafted."""
-        if self.settings.reconcile is Reconcile.PAUSE:
-            return
-        self.tail_on_display()
-        if self.can_draft():
-            depth = self.settings.offline_depth
-            self._ask(Budget(depth, depth))
-        elif not self.proposing and self.drafter_ready and self.stop_at is None:
-            if self.given_up:
-                self.finish("offline", verified=False)
-                self._after_finish()
-            elif self._told_end != self.end and self.tail.ids:
-                self._told_end = self.end
-                self.report(
-                    LinkState.OFFLINE if self.active is None else LinkState.LATE, "ended, unconfirmed"
-                )
-
     def _report_link(self) -> None:
         if self.finished:
             return
@@ -451,19 +304,6 @@ class SessionMachine(AttachMachine):
             self.report(LinkState.LATE if self.active.late else LinkState.ONLINE)
         else:
             self.report(LinkState.OFFLINE if self.alone else LinkState.CONNECTING)
-
-
-def cost_s(cost: CostCurve, width: int) -> float:
-    """Seconds of a target pass of ``width`` tokens, interpolated; 0 where nothing was measured."""
-    points = list(zip(cost.widths, cost.costs_us, strict=True))
-    if not points:
-        return 0.0
-    low = max((point for point in points if point[0] <= width), default=points[0])
-    high = min((point for point in points if point[0] >= width), default=points[-1])
-    if high[0] == low[0]:
-        return low[1] / 1e6
-    share = (width - low[0]) / (high[0] - low[0])
-    return (low[1] + share * (high[1] - low[1])) / 1e6
 
 
 def _join(held: tuple[int, int], new: tuple[int, int]) -> tuple[int, int]:

@@ -1,0 +1,156 @@
+"""The drafter's contract: five verbs, and what a call to ``propose`` may spend and returns.
+
+A drafter holds one token sequence of its own (committed ids and, behind them, whatever the session appended). It is
+driven by one thread at a time and never sees the network. A new kind is a new file in ``drafters/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.shared.draft import Draft
+from outrider.shared.sampling import Sampling
+
+Rows = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one draft may be."""
+
+    max_nodes: int
+    """Tokens in the draft, at most."""
+    max_depth: int
+    """Tokens from the base to the deepest node, at most."""
+    tree: bool = False
+    """Whether siblings are allowed; False asks for a chain."""
+    floor: float = -float("inf")
+    """Cumulative log-probability below which growing stops (the first token is always proposed)."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How the target will choose, so that the draft can guess the same coins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft and what the drafter thinks of it."""
+
+    draft: Draft
+    log_probs: tuple[float, ...]
+    """Per node: calibrated log-probability that the target picks it after its parent."""
+    best_path: tuple[int, ...]
+    """Node indices (0-based), base to leaf: what the device shows if it has to write on alone."""
+
+    @classmethod
+    def empty(cls) -> Proposal:
+        """A proposal of nothing: the round becomes a plain step."""
+        return cls(Draft.chain(()), (), ())
+
+    @classmethod
+    def chain(cls, ids: Sequence[int], log_probs: Sequence[float]) -> Proposal:
+        """A chain of ``ids``, whose best path is the whole of it."""
+        return cls(Draft.chain(tuple(ids)), tuple(log_probs), tuple(range(len(ids))))
+
+    @property
+    def best_ids(self) -> tuple[int, ...]:
+        """The ids along the best path."""
+        return tuple(self.draft.ids[node] for node in self.best_path)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a drafter did since it was made; only ever grows."""
+
+    proposals: int = 0
+    nodes: int = 0
+    """Tokens proposed."""
+    passes: int = 0
+    """Runs of the model."""
+    ingested: int = 0
+    """Tokens the model consumed, those of drafts included."""
+    reused: int = 0
+    """Accepted tokens whose keys and values were taken over from the draft."""
+    rows: int = 0
+    """State rows received."""
+
+
+class Drafter(Protocol):
+    """What the session asks of any drafter. Ids are target ids; lengths and positions are absolute."""
+
+    kind: str
+    counters: Counters
+
+    @property
+    def length(self) -> int:
+        """Tokens in the drafter's sequence."""
+        ...
+
+    def begin(self, ids: Sequence[int]) -> None:
+        """The sequence becomes ``ids``; what is kept of the old one's beginning costs nothing."""
+        ...
+
+    def add_rows(self, plane: int, start: int, rows: Rows) -> None:
+        """Take state rows [count, width] of positions start …; late, in any order, or never."""
+        ...
+
+    def propose(self, budget: Budget) -> Proposal:
+        """Draft what follows the sequence, which stays as it is. Empty when there is nothing to say."""
+        ...
+
+    def accept(self, ids: Sequence[int]) -> None:
+        """Append ``ids``; work done for them by the last ``propose`` is kept."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Cut the sequence to ``length`` tokens (no effect when it is that short already)."""
+        ...
+
+
+class SequenceDrafter:
+    """Keeps the sequence and the counters; kinds without a model need only ``propose``."""
+
+    kind = "none"
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.counters = Counters()
+
+    @property
+    def length(self) -> int:
+        """Tokens in the sequence."""
+        return len(self.ids)
+
+    def begin(self, ids: Sequence[int]) -> None:
+        """Replace the sequence."""
+        self.ids = list(ids)
+
+    def add_rows(self, plane: int, start: int, rows: Rows) -> None:
+        """Ignore state rows: this kind does not read the target's state."""
+        del plane, start
+        self.counters.rows += len(rows)
+
+    def accept(self, ids: Sequence[int]) -> None:
+        """Append ``ids``."""
+        self.ids.extend(ids)
+
+    def rollback(self, length: int) -> None:
+        """Cut the sequence to ``length`` tokens."""
+        del self.ids[max(length, 0) :]
+
+    def count(self, proposal: Proposal) -> Proposal:
+        """Count a proposal and hand it back."""
+        self.counters.proposals += 1
+        self.counters.nodes += len(proposal.draft.ids)
+        return proposal
+
+
+def common_prefix(left: Sequence[Any], right: Sequence[Any]) -> int:
+    """How many leading items are equal."""
+    for index, (one, other) in enumerate(zip(left, right, strict=False)):
+        if one != other:
+            return index
+    return min(len(left), len(right))

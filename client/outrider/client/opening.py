@@ -1,0 +1,210 @@
+"""What Open says, and what Opened answers: from a connection to a stream that serves this session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outrider.client.conn import Conn
+from outrider.client.dialling import DialMachine
+from outrider.client.events import Connected, Fetch, HangUp
+from outrider.client.machine_settings import Reconcile
+from outrider.client.plan import PacingInputs, Plan
+from outrider.shared.codec import pack_ids
+from outrider.shared.draft import Draft
+from outrider.shared.errors import FingerprintMismatch
+from outrider.shared.frames import (
+    UNLIMITED,
+    Anchor,
+    Attach,
+    Context,
+    CostCurve,
+    DraftFrame,
+    Feature,
+    Fingerprints,
+    Limits,
+    Open,
+    Opened,
+    RowsWanted,
+    Window,
+)
+
+CONTEXT_IDS = 8192
+"""Ids in one Context frame."""
+PREFILL_SILENCE_S = 1.0
+"""While the verifier prefills, only silence of this length makes a round late."""
+
+
+class OpenMachine(DialMachine):
+    """The part of the session machine that attaches."""
+
+    # ---------------------------------------------------------------------------------------------------------- open
+
+    def on_connected(self, event: Connected) -> None:
+        """The stream can be written to: say who this is, what is held, and what was drafted meanwhile."""
+        conn = self.conn_of(event.conn)
+        if conn is None or conn is not self.candidate or conn.opened_sent_at is not None or self.turn is None:
+            return
+        if self.settings.reconcile is Reconcile.KEEP and self.active is None:
+            self.adopt()
+        if self.finished:
+            self.drop(conn, cancel=True)
+            return
+        held = len(self.sequence)
+        conn.have = self.turn.keep if held == self.turn_start else self.sequence.anchor
+        conn.turn = self.turn_number
+        conn.opened_sent_at = conn.heard_at = conn.progress_at = self.now
+        self.send(conn, self._open_frame(conn))
+
+    def _open_frame(self, conn: Conn) -> Open:
+        turn = self.turn
+        if turn is None:
+            raise ValueError("no turn to open")
+        window = self.window(conn, self.plan(), conn.have)
+        wanted = None
+        if self.num_planes:
+            wanted = RowsWanted(
+                0,
+                *self.held,
+                encoding=self.settings.row_encoding,
+                bulk_window_bytes=self.settings.bulk_window_bytes,
+            )
+        prints = self.fingerprints
+        return Open(
+            session_id=self.settings.session_id,
+            epoch=conn.epoch,
+            have=conn.have,
+            turn=turn,
+            window=window,
+            fingerprints=Fingerprints(prints.law, prints.tokenizer, self.bundle),
+            features=self.settings.features,
+            context=self._inline_context(conn),
+            draft=self._first_draft(conn, window),
+            rows=wanted,
+            rejoin=self.attached_before,
+        )
+
+    def _inline_context(self, conn: Conn) -> Context | None:
+        """All ids where they are short enough: that saves a round trip if the verifier has forgotten them."""
+        ids = self.sequence.slice(0, conn.have.length)
+        return Context(0, ids) if ids and len(pack_ids(ids)) <= conn.limits.max_inline_context_bytes else None
+
+    def _first_draft(self, conn: Conn, window: Window) -> DraftFrame:
+        ids = tuple(self.tail.ids[: conn.limits.max_chain_tokens])
+        draft = Draft.chain(ids)
+        self.note_round(conn, draft, len(self.sequence), len(ids))
+        base = self.sequence.anchor
+        return DraftFrame(1, self.turn_number, window, draft, None if base == window.seen else base)
+
+    def note_round(self, conn: Conn, draft: Draft, base: int, path: int) -> int:
+        """Account for a draft that is sent now; its number."""
+        raise NotImplementedError
+
+    def on_opened(self, conn: Conn, frame: Opened) -> None:
+        """The verifier knows the session: this stream is the one from now on."""
+        problem = self._opened_problem(conn, frame)
+        if problem:
+            self.violation(conn, problem)
+            return
+        if not self._same_law(frame):
+            return
+        if conn.opened_sent_at is not None:
+            self.deadlines.sample(self.now - conn.opened_sent_at, 0, 0)
+        old, self.active, self.candidate = self.active, conn, None
+        conn.opened = frame
+        conn.known = frame.committed.length
+        conn.planes = {plane.plane: plane for plane in frame.planes}
+        conn.progress_at = self.now
+        if old is not None:
+            self.act(HangUp(old.number, cancel=True))
+        self.attached_before = True
+        self._alone_at = None
+        for number, round_ in conn.rounds.items():
+            conn.rounds[number] = replace(round_, deadline=max(round_.deadline, self.now + PREFILL_SILENCE_S))
+        self.backoff.reset()
+        self._ask_for_bundle(frame)
+        if frame.attach is Attach.NEED_CONTEXT:
+            self._send_context(conn, frame)
+
+    def _opened_problem(self, conn: Conn, frame: Opened) -> str | None:
+        if conn is not self.candidate or conn.opened_sent_at is None:
+            return "Opened came unasked"
+        if frame.epoch != conn.epoch:
+            return f"epoch {frame.epoch} came back for {conn.epoch}"
+        if not set(frame.features) <= set(self.settings.features):
+            return "features were granted that nobody asked for"
+        if frame.attach is Attach.NEED_CONTEXT:
+            return (
+                "context was asked for beyond what is held" if frame.context_from > conn.have.length else None
+            )
+        if frame.committed.length < conn.have.length:
+            return "the verifier claims to know less than it was told"
+        if self.sequence.contains(frame.committed) or frame.committed.length > len(self.sequence):
+            return None
+        # A turn begun since Open may have shortened the text; then the anchor is of the other text.
+        return "the verifier's text is another one" if conn.turn == self.turn_number else None
+
+    def _same_law(self, frame: Opened) -> bool:
+        """Whether the verifier still is the target this session began with."""
+        ours, theirs = self.fingerprints, frame.fingerprints
+        for which, mine, other in (
+            ("law", ours.law, theirs.law),
+            ("tokenizer", ours.tokenizer, theirs.tokenizer),
+        ):
+            if mine and other != mine:
+                error = FingerprintMismatch(which, ours=mine, theirs=other)
+                self.hang_up_all()
+                self.finish("error", verified=False, error=error)
+                return False
+        self.fingerprints = Fingerprints(theirs.law, theirs.tokenizer)
+        return True
+
+    def _ask_for_bundle(self, frame: Opened) -> None:
+        """Fetch the recommended bundle once, when no rows come for the present one."""
+        wanted = Feature.STATE_ROWS in frame.features and not frame.planes
+        if wanted and self.settings.fetch_bundle and not self._asked_for_bundle:
+            self._asked_for_bundle = True
+            self.act(Fetch(frame.fingerprints.bundle))
+
+    def _send_context(self, conn: Conn, frame: Opened) -> None:
+        if conn.turn != self.turn_number:
+            # The text asked for is no longer held; the next Open speaks of the new turn.
+            self.drop(conn, cancel=True)
+            return
+        for start in range(frame.context_from, conn.have.length, CONTEXT_IDS):
+            stop = min(start + CONTEXT_IDS, conn.have.length)
+            self.send(conn, Context(start, self.sequence.slice(start, stop)))
+        conn.known = max(conn.have.length, self.turn_start)
+
+    # -------------------------------------------------------------------------------------------------------- pacing
+
+    def plan(self) -> Plan:
+        """What pacing says about the next round."""
+        conn = self.active
+        opened = conn.opened if conn is not None else None
+        inputs = PacingInputs(
+            link=self.link,
+            length=len(self.sequence),
+            remaining=max(self.max_length - len(self.sequence), 0),
+            drafter=self.drafter_ready,
+            granted=conn.granted if conn else frozenset(),
+            limits=opened.limits if opened else Limits(),
+            cost=opened.cost if opened else CostCurve(),
+            rtt_s=self.deadlines.srtt_s,
+            queue_s=self.deadlines.queue_s,
+            draft_node_s=self.draft_node_s,
+            rounds=self.rounds_judged,
+            drafted=self.tokens_drafted,
+            accepted=self.tokens_accepted,
+        )
+        return self.pacing.plan(inputs)
+
+    def window(self, conn: Conn, plan: Plan, seen: Anchor) -> Window:
+        """What is held and how far the verifier may go on alone."""
+        wanted = Feature.RUN_AHEAD in (conn.granted if conn.opened else self.settings.features)
+        until = 0
+        if wanted and plan.run_ahead and self.stop_at is None:
+            until = min(len(self.sequence) + plan.run_ahead, UNLIMITED)
+        most = min(len(self.sequence) + conn.limits.max_run_ahead_tokens, self.max_length)
+        conn.run_until, conn.window_at, conn.window_length = min(until, most), self.now, len(self.sequence)
+        conn.bulk_acked = conn.bulk_received
+        return Window(seen, until, conn.bulk_received % 2**32)
