@@ -79,6 +79,7 @@ class Runner:
         self._actions: queue.SimpleQueue[EngineAction | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._loop, name="outrider-engine", daemon=True)
         self._started = False
+        self._keys: set[int] = set()
 
     def start(self) -> None:
         """Start the thread."""
@@ -90,7 +91,7 @@ class Runner:
         self._actions.put(action)
 
     def stop(self, timeout_s: float = 10.0) -> bool:
-        """Finish what is queued and end the thread; False if it did not end in time."""
+        """Finish what is queued, drop all KV and end the thread; False if it did not end in time."""
         if not self._started:
             return True
         self._actions.put(None)
@@ -107,9 +108,15 @@ class Runner:
                 case TruncateKv():
                     self._contain(partial(self._engine.truncate, action.key, action.length))
                 case EvictKv():
+                    self._keys.discard(action.key)
                     self._contain(partial(self._engine.evict, action.key))
 
+        # Another table on the same engine starts its keys anew: it must find nothing under them.
+        for key in self._keys:
+            self._contain(partial(self._engine.evict, key))
+
     def _step(self, works: tuple[Work, ...]) -> tuple[Outcome, ...]:
+        self._keys.update(work.key for work in works)
         started = time.perf_counter()
         try:
             outcomes = tuple(self._engine.run(works))
