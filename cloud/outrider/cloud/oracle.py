@@ -12,6 +12,7 @@ from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
 from outrider.shared.errors import InvalidField
 from outrider.shared.sampling import Sampling
+from outrider.shared.textstream import StreamDecoder
 from outrider.shared.tokenizer import Tokenizer, build_artefact
 
 KV_BYTES = 2 << 30
@@ -39,16 +40,16 @@ def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_
     worker = Worker(Engine(loaded, KV_BYTES))
     limit = min(question.max_tokens, loaded.max_context - len(prompt))
     ids: list[int] = []
-    decoder = tokenizer.stream_decoder()
+    decoder = StreamDecoder(tokenizer)
     for token_id in generate(worker, prompt, question.sampling, limit, loaded.stop_ids):
         ids.append(token_id)
         if not as_json and token_id not in loaded.stop_ids:
-            print(decoder.push(token_id), end="", flush=True)
+            print(decoder.push([token_id]), end="", flush=True)
     if as_json:
         ended = bool(ids) and ids[-1] in loaded.stop_ids
         print(json.dumps(_answer(prompt, ids, ended, tokenizer), ensure_ascii=False))
     else:
-        print()
+        print(decoder.finish())
 
 
 def _answer(prompt: tuple[int, ...], ids: list[int], ended: bool, tokenizer: Tokenizer) -> dict[str, object]:
@@ -70,7 +71,7 @@ def _prompt_ids(question: Question, tokenizer: Tokenizer, target: Target) -> tup
         messages = [{"role": "user", "content": question.prompt or ""}]
         if question.system is not None:
             messages.insert(0, {"role": "system", "content": question.system})
-        ids = tuple(tokenizer.render_chat(messages))
+        ids = tuple(tokenizer.chat(messages))
     if not ids:
         raise InvalidField("prompt", "is empty")
     if max(ids) >= target.vocabulary:
