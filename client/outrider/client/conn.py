@@ -36,6 +36,8 @@ class Conn:
     epoch: int
     dialled_at: float
     fresh: bool = False
+    assumed: Limits = field(default_factory=Limits)
+    """The limits taken for granted until Opened tells them."""
     opened: Opened | None = None
     have: Anchor = EMPTY
     """What Open said the device holds."""
@@ -69,8 +71,8 @@ class Conn:
 
     @property
     def limits(self) -> Limits:
-        """The verifier's limits, or the usual ones before they are known."""
-        return self.opened.limits if self.opened else Limits()
+        """The verifier's limits, or those assumed before they are known."""
+        return self.opened.limits if self.opened else self.assumed
 
     def in_flight_most(self, wanted: int) -> int:
         """Rounds that may be under way."""

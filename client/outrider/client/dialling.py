@@ -47,6 +47,7 @@ class DialMachine(TextMachine):
         self.deadlines = Deadlines(settings.first_soft_s)
         self.backoff = Backoff(rng)
         self.violations = 0
+        self.limits = settings.assumed_limits
         self.given_up = settings.offline is Offline.ALWAYS
         self.rounds_judged = self.tokens_drafted = self.tokens_accepted = 0
         self._conns = 0
@@ -86,7 +87,7 @@ class DialMachine(TextMachine):
         self.epoch += 1
         self._conns += 1
         self._dial_at = None
-        conn = Conn(self._conns, self.epoch, self.now, fresh)
+        conn = Conn(self._conns, self.epoch, self.now, fresh, self.limits)
         self.candidate = conn
         if self._alone_at is None and self.active is None:
             self._alone_at = self.now + self.settings.first_soft_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from outrider.shared.frames import Feature, Fingerprints, RowEncoding
+from outrider.shared.frames import Feature, Fingerprints, Limits, RowEncoding
 
 
 class Offline(StrEnum):
@@ -55,6 +55,8 @@ class MachineSettings:
     """Tokens a proposal while drafting alone."""
     max_tail_tokens: int = 2048
     """Tokens drafted beyond the committed text, at most."""
+    assumed_limits: Limits = Limits()
+    """The verifier's limits before it has told them (its Describe may have)."""
     fetch_bundle: bool = True
     """Ask for a bundle when the verifier sends no rows for the present one."""
     first_soft_s: float = 1.0

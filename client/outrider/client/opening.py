@@ -7,6 +7,7 @@ from dataclasses import replace
 from outrider.client.conn import Conn
 from outrider.client.dialling import DialMachine
 from outrider.client.events import Connected, Fetch, HangUp
+from outrider.client.journal import session_record
 from outrider.client.machine_settings import Reconcile
 from outrider.client.plan import PacingInputs, Plan
 from outrider.shared.codec import pack_ids
@@ -111,6 +112,7 @@ class OpenMachine(DialMachine):
             self.deadlines.sample(self.now - conn.opened_sent_at, 0, 0)
         old, self.active, self.candidate = self.active, conn, None
         conn.opened = frame
+        self.limits = frame.limits
         conn.known = frame.committed.length
         conn.planes = {plane.plane: plane for plane in frame.planes}
         conn.progress_at = self.now
@@ -155,7 +157,9 @@ class OpenMachine(DialMachine):
                 self.hang_up_all()
                 self.finish("error", verified=False, error=error)
                 return False
-        self.fingerprints = Fingerprints(theirs.law, theirs.tokenizer)
+        if (ours.law, ours.tokenizer) != (theirs.law, theirs.tokenizer):
+            self.fingerprints = Fingerprints(theirs.law, theirs.tokenizer)
+            self.persist(session_record(self.settings.session_id, self.fingerprints))
         return True
 
     def _ask_for_bundle(self, frame: Opened) -> None:

@@ -45,7 +45,7 @@ from outrider.netsim.world.schedule import DevicePlan
 from outrider.netsim.world.server import PRINTS, Replica
 from outrider.netsim.world.toy import STOP_ID, VOCABULARY, ToyDrafter, ToyTarget
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import DownFrame, Opened, RowEncoding
+from outrider.shared.frames import DownFrame, Limits, Opened, RowEncoding
 
 
 class Device:
@@ -62,7 +62,7 @@ class Device:
         target: ToyTarget,
         replicas: list[Replica],
         rng: random.Random,
-        context: int,
+        limits: Limits,
     ) -> None:
         self.name = f"device {number}"
         self.number = number
@@ -74,7 +74,7 @@ class Device:
         self.target = target
         self.replicas = replicas
         self.rng = rng
-        self.context = context
+        self.limits = limits
         self.link = Link()
         self.prefer = number % len(replicas)
         self.journal: list[Record] = []
@@ -97,6 +97,7 @@ class Device:
             row_encoding=RowEncoding.F32,
             bulk_window_bytes=240,
             max_tail_tokens=96,
+            assumed_limits=self.limits,
         )
         seed = self.rng.randrange(2**32)
         self.machine = self.machine_class(
@@ -136,7 +137,7 @@ class Device:
         self.turns_begun += 1
         length = len(self.machine.sequence) + self.machine.tail.shown
         keep = length - round(length * turn.back)
-        if keep + len(turn.append_ids) > self.context - 2:
+        if keep + len(turn.append_ids) > self.limits.max_context_tokens - 2:
             keep = 0  # a new conversation rather than one that cannot fit
         begin = Begin(
             keep, turn.append_ids, turn.max_new, (STOP_ID,) if turn.knows_stop_ids else (), turn.sampling

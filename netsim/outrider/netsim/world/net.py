@@ -10,7 +10,7 @@ from typing import Protocol
 from outrider.netsim.world.kernel import Kernel
 from outrider.shared.errors import LinkDown, OutriderError
 from outrider.shared.frames import Commit, DownFrame, DraftFrame, Opened, Ping, Rows, Steer, TurnEnd, UpFrame
-from outrider.shared.wire import down_from_wire, down_to_wire, up_from_wire, up_to_wire
+from outrider.shared.wire import UpChecks, down_from_wire, down_to_wire, up_from_wire, up_to_wire
 from outrider.v1 import verifier_pb2 as pb
 
 REPEATABLE = (DraftFrame, Steer, Ping, Commit, TurnEnd, Rows)
@@ -38,6 +38,10 @@ class ServerEnd(Protocol):
 
     def lost(self, stream: Stream) -> None:
         """The stream has ended."""
+
+    def up_checks(self, stream: Stream) -> UpChecks:
+        """What the edge checks frames against."""
+        ...
 
 
 @dataclass(slots=True)
@@ -111,7 +115,10 @@ class Net:
         if not stream.device_alive:
             return
         if self.over_wire:
-            frame = up_from_wire(pb.DecodeRequest.FromString(up_to_wire(frame).SerializeToString()))
+            frame = up_from_wire(
+                pb.DecodeRequest.FromString(up_to_wire(frame).SerializeToString()),
+                stream.server.up_checks(stream),
+            )
         if self.kernel.now < stream.link.swallowed_until:
             return
         stream.up_at = max(stream.up_at, self._arrival(stream.link, self.kernel.now))

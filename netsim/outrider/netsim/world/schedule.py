@@ -86,6 +86,8 @@ class Schedule:
     kv_tokens: int
     prefill_chunk: int
     pass_s: float
+    inline_bytes: int
+    """Longest context that travels inside Open."""
     over_wire: bool
     """Whether frames go through protobuf bytes."""
     kept: tuple[int, ...] | None = field(default=None)
@@ -115,6 +117,7 @@ def make_schedule(seed: int) -> Schedule:
         kv_tokens=rng.choice((10_000, 10_000, 96)),
         prefill_chunk=rng.choice((128, 8)),
         pass_s=rng.choice((0.002, 0.01, 0.04)),
+        inline_bytes=rng.choice((8192, 0, 64)),
         over_wire=seed % 20 == 0,
     )
 

@@ -43,11 +43,10 @@ from outrider.shared.frames import (
     UpFrame,
     Verdict,
 )
+from outrider.shared.wire import UpChecks
 
 PRINTS = Fingerprints(b"L" * 32, b"T" * 32, b"B" * 32)
-LIMITS = Limits(
-    max_chain_tokens=64, max_run_ahead_tokens=24, max_inline_context_bytes=160, kv_idle_ttl_ms=20_000
-)
+LIMITS = Limits(max_chain_tokens=64, max_run_ahead_tokens=24, kv_idle_ttl_ms=20_000)
 PRINCIPAL = "toy"
 
 EngineAction = RunStep | RunRows | TruncateKv | EvictKv
@@ -89,7 +88,7 @@ class Replica:
                 max_context_tokens=self.schedule.context,
                 max_chain_tokens=LIMITS.max_chain_tokens,
                 max_run_ahead_tokens=LIMITS.max_run_ahead_tokens,
-                max_inline_context_bytes=LIMITS.max_inline_context_bytes,
+                max_inline_context_bytes=self.schedule.inline_bytes,
                 kv_idle_ttl_ms=LIMITS.kv_idle_ttl_ms,
             ),
             features=(Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE, Feature.STATE_ROWS),
@@ -163,6 +162,11 @@ class Replica:
         """A stream has ended."""
         if self.streams.pop(stream.number, None) is not None:
             self.handle(StreamLost(stream.number))
+
+    def up_checks(self, stream: Stream) -> UpChecks:
+        """What the edge checks frames against."""
+        known = self.table.streams.get(stream.number)
+        return UpChecks(self.table.served.limits, VOCABULARY, known.granted if known else None)
 
     def handle(self, event: TableEvent) -> None:
         """Let the table handle an event and do what it says."""

@@ -79,7 +79,7 @@ class World:
                 target,
                 self.replicas,
                 random.Random(rng.randrange(2**32)),
-                schedule.context,
+                self.replicas[0].table.served.limits,
             )
             for n, plan in enumerate(schedule.devices)
         ]
