@@ -67,7 +67,7 @@ def stock_logits(folder: Path, ids: tuple[int, ...]) -> Tensor:
 
 
 def test_every_node_sees_its_own_path(folder: Path, engine: Engine) -> None:
-    """Each tree node's logits are those of its root path alone in transformers, id 0 and EOS inside the tree included."""
+    """Each tree node's logits are those of its root path alone in transformers, id 0 and EOS inside included."""
     context = probe_ids(VOCABULARY, 20)
     prefill(engine, 1, context[:-2])
     rows = rows_of(engine, Request(1, 18, context[-2:], TREE))

@@ -140,10 +140,10 @@ def _unsupported(config: dict[str, Any]) -> str:
     kinds = set(config.get("layer_types") or ()) - {"full_attention"}
     if kinds:
         return f"it has layers of kind {', '.join(sorted(kinds))}"
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind in _ROPE_BY_LENGTH:
-        return f"its rotary angles ({kind}) depend on the longest sequence in a pass"
+    for rope in (config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
+        kind = rope.get("rope_type", rope.get("type", "default"))
+        if kind in _ROPE_BY_LENGTH:
+            return f"its rotary angles ({kind}) depend on the longest sequence in a pass"
     if config.get("attn_logit_softcapping"):
         return "it caps attention scores"
     if config.get("is_encoder_decoder"):

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.shared.errors import InvalidField
-from outrider.shared.noise import GUMBEL_MAX, gumbel
+from outrider.shared.noise import GUMBEL_MAX, gumbel, gumbel_of, words
 
 SAMPLER_ORDER = "temperature,top_k,top_p;gumbel-max;ties=lowest-id;1"
 """Part of the law fingerprint; changes whenever the same logits could give another token."""
@@ -127,9 +127,10 @@ def _perturbed_best(warped: Scores, seed: int, position: int) -> tuple[int, floa
     only taken for the others.
     """
     top = int(np.argmax(warped))
-    floor = warped[top] + gumbel(seed, position, np.asarray([top]), len(warped))[0] - GUMBEL_MAX - 1.0
+    bits = words(seed, position, len(warped))
+    floor = warped[top] + gumbel_of(bits[top : top + 1])[0] - GUMBEL_MAX - 1.0
     near = np.flatnonzero(warped >= floor)
-    perturbed = warped[near] + gumbel(seed, position, near, len(warped))
+    perturbed = warped[near] + gumbel_of(bits[near])
     index, gap = _best_two(perturbed)
     best = float(perturbed[index])
     return int(near[index]), best, best - gap
