@@ -8,10 +8,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.server_process import environment, server_process
+from tests.tiny import make_target
+
 ROOT = Path(__file__).resolve().parents[1]
+PROMPT = "hello there, draft me a line"
 HEAVY = (
     "torch",
     "transformers",
@@ -63,6 +68,49 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceEnvironment:
     return DeviceEnvironment(folder)
 
 
+@dataclass(frozen=True)
+class Cloud:
+    """What the environment with torch made for the device: a target, drafter weights for it, and their bundle."""
+
+    target: Path
+    weights: Path
+    bundle: Path
+
+    def alone(self, *options: str) -> list[int]:
+        """Ids that `outrider-cloud generate` gives for the prompt."""
+        command = ["generate", PROMPT, "--target", str(self.target), "--threads", "1", "--json", *options]
+        done = subprocess.run(
+            [sys.executable, "-m", "outrider.cloud.cli", *command],
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        ids: list[int] = json.loads(done.stdout.splitlines()[-1])["ids"]
+        return ids
+
+
+@pytest.fixture(scope="session")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Cloud:
+    """A tiny random target and an untrained drafter, exported the way an operator does it."""
+    from outrider.cloud.export.bundle import export_bundle
+    from tests.tiny_weights import make_weights
+
+    folder = tmp_path_factory.mktemp("cloud")
+    target = make_target(folder / "target", seed=3)
+    made = Cloud(target, make_weights(folder / "weights", target), folder / "tiny.onnx")
+    export_bundle(made.weights, target, made.bundle)
+    return made
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON object a command ended with."""
+    assert done.returncode == 0, done.stderr
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
 def installed_bytes(folder: Path) -> dict[str, int]:
     """Bytes per top-level folder of an environment's packages, without what every environment has."""
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -99,3 +147,34 @@ def test_the_operators_program_says_what_to_install(device: DeviceEnvironment) -
     done = device.run("outrider-cloud", "serve")
     assert done.returncode == 78, done.stderr
     assert "outrider[cloud]" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_whole_generation_without_server_network_or_torch(device: DeviceEnvironment, cloud: Cloud) -> None:
+    """`--offline always` with a bundle file drafts a whole answer, all of it labelled provisional."""
+    said = answer(
+        device.run(
+            "outrider", "generate", PROMPT, "--offline", "always", "--bundle", str(cloud.bundle),
+            "--max-tokens", "24", "--json",
+        )
+    )  # fmt: skip
+    assert said["ids"] and set(said["labels"]) == {"provisional"} and said["verified"] is False
+
+
+def test_a_connected_generation_is_the_targets_own(device: DeviceEnvironment, cloud: Cloud) -> None:
+    """Drafting in the installed environment against a real verifier gives the target's text, greedy and sampled."""
+    with server_process(
+        "serve", "--target", str(cloud.target), "--drafter", str(cloud.weights), "--bundle", str(cloud.bundle),
+        "--port", "0", "--threads", "1", "--kv-budget-mib", "64", module="outrider.cloud.cli",
+    ) as server:  # fmt: skip
+        for options in (
+            ["--max-tokens", "32"],
+            ["--max-tokens", "32", "--temperature", "0.9", "--seed", "7"],
+        ):
+            said = answer(
+                device.run(
+                    "outrider", "generate", PROMPT, "--server", server.address, "--bundle", str(cloud.bundle),
+                    "--pacing", "edge", "--offline", "never", "--json", *options,
+                )
+            )  # fmt: skip
+            assert said["ids"] == cloud.alone(*options)
+            assert said["verified"] is True and said["stats"]["rounds"] > 0
