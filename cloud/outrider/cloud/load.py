@@ -15,6 +15,7 @@ from outrider.cloud.describe import RULES, describe, features, measure_cost
 from outrider.cloud.drafters import ServedDrafter, open_drafter
 from outrider.cloud.engine import Engine
 from outrider.cloud.logs import event
+from outrider.cloud.oracle import end_ids
 from outrider.cloud.selfcheck import open_engine
 from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
@@ -23,7 +24,7 @@ from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
 from outrider.shared.frames import Fingerprints, Limits, Numerics
 from outrider.shared.sampling import NEAR_TIE
-from outrider.shared.tokenizer import build_artefact
+from outrider.shared.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,8 @@ def load(config: ServeConfig) -> Loaded:
         )
     worker, numerics = _open(config, target)
     store = BundleStore()
-    tokenizer = store.add_bytes(build_artefact(target.folder))
+    tokenizer = Tokenizer.from_folder(target.folder)
+    store.add_bytes(tokenizer.artefact)
     drafter = None
     if config.drafter is not None:
         with _phase("drafter", drafter=config.drafter.name):
@@ -50,7 +52,7 @@ def load(config: ServeConfig) -> Loaded:
         limits=Limits(max_context_tokens=_longest(config, target)),
         vocabulary=target.vocabulary,
         fingerprints=Fingerprints(target.law, tokenizer.sha256, drafter.info.sha256 if drafter else b""),
-        stop_ids=frozenset(target.stop_ids),
+        stop_ids=frozenset(end_ids(target, tokenizer)),
         rules=RULES,
         features=features(rows=drafter is not None, padding=config.padding),
         planes=drafter.planes if drafter else (),

@@ -13,7 +13,7 @@ from outrider.cloud.worker import Worker
 from outrider.shared.errors import InvalidField
 from outrider.shared.sampling import Sampling
 from outrider.shared.textstream import StreamDecoder
-from outrider.shared.tokenizer import Tokenizer, build_artefact
+from outrider.shared.tokenizer import Tokenizer
 
 KV_BYTES = 2 << 30
 
@@ -35,21 +35,27 @@ class Question:
 def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_json: bool) -> None:
     """Generate and print. Raises InvalidField for ids that are none, ConfigError for a target that cannot be used."""
     loaded = load_target(target, dtype, threads, report=lambda line: print(line, file=sys.stderr))
-    tokenizer = Tokenizer.from_artefact(build_artefact(loaded.folder))
+    tokenizer = Tokenizer.from_folder(loaded.folder)
+    stops = end_ids(loaded, tokenizer)
     prompt = _prompt_ids(question, tokenizer, loaded)
     worker = Worker(Engine(loaded, KV_BYTES))
     limit = min(question.max_tokens, loaded.max_context - len(prompt))
     ids: list[int] = []
     decoder = StreamDecoder(tokenizer)
-    for token_id in generate(worker, prompt, question.sampling, limit, loaded.stop_ids):
+    for token_id in generate(worker, prompt, question.sampling, limit, stops):
         ids.append(token_id)
-        if not as_json and token_id not in loaded.stop_ids:
+        if not as_json and token_id not in stops:
             print(decoder.push([token_id]), end="", flush=True)
     if as_json:
-        ended = bool(ids) and ids[-1] in loaded.stop_ids
+        ended = bool(ids) and ids[-1] in stops
         print(json.dumps(_answer(prompt, ids, ended, tokenizer), ensure_ascii=False))
     else:
         print(decoder.finish())
+
+
+def end_ids(target: Target, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids that end a turn unless a device says otherwise: the model's and the chat format's."""
+    return tuple(sorted({*target.stop_ids, *tokenizer.stop_ids}))
 
 
 def _answer(prompt: tuple[int, ...], ids: list[int], ended: bool, tokenizer: Tokenizer) -> dict[str, object]:
