@@ -9,11 +9,11 @@ import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
-from tests.tiny_drafter import random_drafter, tiny_settings
 
 from outrider.cloud.export.graph import build_graph
 from outrider.cloud.export.vocabulary import byte_alphabet, choose_vocabulary, required_ids
 from outrider.cloud.moa.device_half import DeviceHalf, DeviceStep
+from tests.tiny_drafter import random_drafter, tiny_settings
 
 MAX_POSITION = 64
 
@@ -141,11 +141,10 @@ def test_required_ids_can_spell_every_byte() -> None:
 
 def test_bundle_of_a_tiny_target(tmp_path: Path) -> None:
     """An export joins a weights folder and a target folder into one file with complete metadata."""
-    from tests.tiny import make_target
-
     from outrider.cloud.export.bundle import export_bundle
     from outrider.cloud.moa.weights import save_drafter
     from outrider.cloud.train.command import fresh_drafter
+    from tests.tiny import make_target
 
     target = make_target(tmp_path / "target")
     drafter = fresh_drafter(target, [np.arange(3, 280, dtype=np.int32)], vocabulary_size=280, seed=1)
@@ -153,6 +152,6 @@ def test_bundle_of_a_tiny_target(tmp_path: Path) -> None:
     report = export_bundle(tmp_path / "weights", target, tmp_path / "drafter.onnx")
     meta = open_session(report.path.read_bytes()).get_modelmeta().custom_metadata_map
     wanted = "format kind settings planes own_layers own_width tli_layers vocabulary weights tokenizer_sha256 tokenizer"
-    wanted += " chat_template stop_ids training_step kappa max_position state"
+    wanted += " stop_ids training_step kappa max_position state"
     assert {f"outrider.{name}" for name in wanted.split()} <= set(meta)
     assert report.vocabulary_size == 280

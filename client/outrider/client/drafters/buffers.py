@@ -63,7 +63,9 @@ class RowStore:
         if not 0 <= plane < len(self.widths):
             raise ValueError(f"no row plane {plane}: this bundle has {len(self.widths)}")
         if rows.ndim != 2 or rows.shape[1] != self.widths[plane]:
-            raise ValueError(f"rows of plane {plane} have shape {rows.shape}, expected [n, {self.widths[plane]}]")
+            raise ValueError(
+                f"rows of plane {plane} have shape {rows.shape}, expected [n, {self.widths[plane]}]"
+            )
         stop = start + len(rows)
         if start < 0 or stop > self.max_position:
             raise ValueError(f"rows {start} to {stop} are outside 0 to {self.max_position}")

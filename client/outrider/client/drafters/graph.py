@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from outrider.client.bundle import Bundle
 
 Array = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -78,9 +75,10 @@ class Graph(Protocol):
 class OnnxGraph:
     """The bundle's graph on onnxruntime: CPU provider, one thread, no spinning."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        self.layout = bundle.layout
-        self._session = open_session(bundle.data)
+    def __init__(self, model: bytes, layout: Layout) -> None:
+        """Open a model in memory. Raises ValueError if it is not a graph of this layout."""
+        self.layout = layout
+        self._session = open_session(model)
         layers = range(self.layout.own_layers)
         self._inputs = {tensor.name for tensor in self._session.get_inputs()}
         self._outputs = ["scores", "token_ids", "logsumexp"]

@@ -106,7 +106,9 @@ class MoaDrafter(SequenceDrafter):
             start = self.cached
             end = min(start + INGEST_CHUNK, stop)
             rows = self.rows.span(start)
-            answer = self._run(self.ids[start:end], range(start, end), self._causal(end - start), rows, 1, None)
+            answer = self._run(
+                self.ids[start:end], range(start, end), self._causal(end - start), rows, 1, None
+            )
             self.cache.write(start, answer.keys, answer.values)
             self.cached = end
 

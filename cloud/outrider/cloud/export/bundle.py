@@ -47,7 +47,7 @@ def export_bundle(weights_dir: Path, target_dir: Path, out: Path, *, int8: bool 
     stops = stop_ids(target_dir)
     if lacking := sorted(required_ids(tokenizer, stops) - set(settings.draft_vocabulary)):
         raise ValueError(f"the draft vocabulary lacks {len(lacking)} required ids, the first is {lacking[0]}")
-    frozen = frozen_target(settings, TargetWeights(target_dir), settings.draft_vocabulary)
+    frozen = drafter.merge(frozen_target(settings, TargetWeights(target_dir), settings.draft_vocabulary))
     config = json.loads((target_dir / "config.json").read_text(encoding="utf-8"))
     max_position = min(_MAX_POSITION, int(config["max_position_embeddings"]))
     metadata = _metadata(settings, drafter_state(weights_dir, config), target_dir, stops, max_position)
@@ -83,7 +83,6 @@ def _metadata(
     settings: MoaSettings, state: str, target_dir: Path, stops: tuple[int, ...], max_position: int
 ) -> dict[str, str]:
     artefact = tokenizer_artefact(target_dir)
-    parsed = json.loads(artefact)
     values = {
         "format": FORMAT,
         "kind": "moa",
@@ -95,8 +94,7 @@ def _metadata(
         "vocabulary": json.dumps(list(settings.draft_vocabulary)),
         "weights": weights_fingerprint(target_dir).hex(),
         "tokenizer_sha256": hashlib.sha256(artefact).hexdigest(),
-        "tokenizer": (target_dir / "tokenizer.json").read_text(encoding="utf-8"),
-        "chat_template": str(parsed.get("chat_template") or ""),
+        "tokenizer": artefact.decode(),
         "stop_ids": json.dumps(list(stops)),
         "training_step": str(settings.training_step),
         "kappa": repr(settings.kappa),
