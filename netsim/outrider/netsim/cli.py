@@ -237,6 +237,37 @@ def _row(chosen: Profile) -> tuple[str, ...]:
     )
 
 
+@app.command()
+def demo(
+    prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
+    max_tokens: Annotated[int, typer.Option(min=24, help="Longest answer, tokens.")] = 128,
+    profile_name: ProfileName = "4g-medium",
+    outage_token: Annotated[
+        int, typer.Option(min=1, help="The link drops when this many tokens are shown.")
+    ] = 20,
+    outage_s: Annotated[float, typer.Option(min=0.0, help="How long it stays down, seconds.")] = 3.0,
+    draft: Annotated[str, typer.Option(help="chain or tree.")] = "tree",
+    dtype: Annotated[str, typer.Option(help="The target's: float32 or bfloat16.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of the link and of the device's back-off.")] = 7,
+) -> None:
+    """A verifier, a device, a 4G link that drops, one prompt: the whole system at work. Needs the cloud extra."""
+    from outrider.netsim.demo import PROMPT, DemoSettings
+    from outrider.netsim.demo import demo as show
+
+    show(
+        DemoSettings(
+            prompt=prompt or PROMPT,
+            max_tokens=max_tokens,
+            profile=profile(profile_name).name,
+            outage_token=outage_token,
+            outage_s=outage_s,
+            draft=draft,
+            dtype=dtype,
+            seed=seed,
+        )
+    )
+
+
 def _mount_faults() -> None:
     """Add `faults`, the simulator of whole protocols, if this installation has it."""
     name = "outrider.netsim.world.cli"

@@ -1,0 +1,164 @@
+"""`outrider`: generate and chat on this device, with a verifier or without.
+
+Text goes to stdout and everything else to stderr; exit codes are those of `outrider.shared.errors`. Heavy modules are
+imported when a command needs them, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from outrider.shared.errors import ConfigError
+from outrider.shared.program import run, version_option
+
+if TYPE_CHECKING:
+    from outrider.client.commands import Request
+
+app = typer.Typer(
+    name="outrider",
+    help="The device's side of Outrider: a small model drafts here, a large one verifies in the cloud.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Server = Annotated[str | None, typer.Option(envvar="OUTRIDER_SERVER", help="The verifier's HOST:PORT.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Longest answer, tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Choose among this many tokens; 0 is off.")]
+TopP = Annotated[float, typer.Option(help="Choose among the tokens that make up this probability; 0 is off.")]
+Seed = Annotated[int | None, typer.Option(help="Of the sampling noise; the same seed gives the same text.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")]
+System = Annotated[str | None, typer.Option("--system", "-s", help="System message.")]
+DraftKind = Annotated[Literal["chain", "tree", "none"], typer.Option(help="none is plain remote streaming.")]
+PacingKind = Annotated[Literal["auto", "edge"], typer.Option(help="edge always drafts on this device.")]
+OfflineKind = Annotated[Literal["auto", "never", "always"], typer.Option(help="What to do without a link.")]
+BundlePath = Annotated[Path | None, typer.Option(help="Drafter bundle; default: the verifier's, cached.")]
+Policy = Annotated[
+    Literal["revise", "keep", "pause"], typer.Option(help="What becomes of text drafted alone.")
+]
+JournalPath = Annotated[Path | None, typer.Option(help="Keep the session in this file.")]
+ResumePath = Annotated[Path | None, typer.Option(help="Go on with the session of this journal.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Figures on stderr at the end.")]
+Color = Annotated[Literal["auto", "always", "never"], typer.Option(help="Live view and colours.")]
+TlsCa = Annotated[Path | None, typer.Option(help="PEM authorities that may sign the verifier's certificate.")]
+TlsCert = Annotated[Path | None, typer.Option(help="PEM certificate of this device (mutual TLS).")]
+TlsKey = Annotated[Path | None, typer.Option(help="PEM private key of this device.")]
+TokenFile = Annotated[Path | None, typer.Option(help="File with a bearer token.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text to an address that is not loopback.")]
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version.", callback=version_option("outrider"), is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str | None, typer.Argument(help="The question; - or nothing reads stdin.")] = None,
+    server: Server = None,
+    max_tokens: MaxTokens = 256,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompt itself.")] = False,
+    draft: DraftKind = "tree",
+    pacing: PacingKind = "auto",
+    offline: OfflineKind = "auto",
+    bundle: BundlePath = None,
+    policy: Policy = "revise",
+    journal: JournalPath = None,
+    resume: ResumePath = None,
+    as_json: Json = False,
+    stats: Stats = False,
+    color: Color = "auto",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
+) -> None:
+    """Answer one prompt."""
+    text = None if resume is not None and prompt is None else _prompt(prompt)
+    request = _request(locals())
+    from outrider.client.commands import generate_command
+
+    raise typer.Exit(int(generate_command(request, text, raw=raw)))
+
+
+@app.command()
+def chat(
+    server: Server = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 0.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    system: System = None,
+    draft: DraftKind = "tree",
+    pacing: PacingKind = "auto",
+    offline: OfflineKind = "auto",
+    bundle: BundlePath = None,
+    policy: Policy = "revise",
+    journal: JournalPath = None,
+    stats: Stats = False,
+    color: Color = "auto",
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
+) -> None:
+    """Talk in several turns; the verifier keeps what it has already read. /help lists the commands."""
+    request = _request(locals())
+    from outrider.client.commands import chat_command
+
+    raise typer.Exit(int(chat_command(request)))
+
+
+def _prompt(argument: str | None) -> str:
+    """The argument, with what comes through a pipe after it. Raises ConfigError when there is neither."""
+    piped = "" if argument not in (None, "-") and sys.stdin.isatty() else _stdin(argument)
+    parts = [part for part in ("" if argument in (None, "-") else argument, piped) if part]
+    text = "\n".join(part.rstrip("\n") for part in parts if part)
+    if not text.strip():
+        raise typer.BadParameter(
+            "the prompt is empty; give it as an argument or through a pipe", param_hint="PROMPT"
+        )
+    return text
+
+
+def _stdin(argument: str | None) -> str:
+    if sys.stdin.isatty() and argument is None:
+        raise typer.BadParameter("missing; give it as an argument or through a pipe", param_hint="PROMPT")
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError("stdin", f"is not UTF-8 text ({error.reason})") from error
+
+
+def _request(values: dict[str, object]) -> Request:
+    from outrider.client.commands import Request
+
+    names = Request.__dataclass_fields__
+    return Request(**{name: value for name, value in values.items() if name in names})  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Entry point of the `outrider` program."""
+    run(app, "outrider")

@@ -1,0 +1,220 @@
+"""What the commands of `outrider` do, once their options are known."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outrider.client.channel import ChannelSettings
+from outrider.client.events import LinkState
+from outrider.client.machine_settings import Offline, Reconcile
+from outrider.client.prepare import DeviceOptions, Prepared, prepare
+from outrider.client.report import as_json, lines
+from outrider.client.session import Finished, LinkNote, Session, SessionEvent
+from outrider.client.views import LiveView, PipeView, View
+from outrider.shared.errors import ConfigError, ExitCode, LinkDown
+from outrider.shared.sampling import Sampling
+from outrider.shared.transport import split_address
+
+GIVE_UP_S = 60.0
+"""With --offline never: longest wait for the link to come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The options of a command, as given."""
+
+    server: str | None = None
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 0.0
+    seed: int | None = None
+    stop: list[str] | None = None
+    system: str | None = None
+    draft: str = "tree"
+    pacing: str = "auto"
+    offline: str = "auto"
+    bundle: Path | None = None
+    policy: str = "revise"
+    journal: Path | None = None
+    resume: Path | None = None
+    as_json: bool = False
+    stats: bool = False
+    color: str = "auto"
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+    insecure: bool = False
+    drawn_seed: int = field(default_factory=lambda: secrets.randbits(63))
+
+    def sampling(self) -> Sampling:
+        """How the target chooses; a seed is drawn when none was given. Raises InvalidField."""
+        seed = self.drawn_seed if self.seed is None else self.seed
+        return Sampling(self.temperature, self.top_k, self.top_p, seed if self.temperature else 0)
+
+    def device(self) -> DeviceOptions:
+        """Link and drafter. Raises ConfigError."""
+        channel = None
+        if self.server is not None and self.offline != Offline.ALWAYS:
+            split_address(self.server)
+            channel = ChannelSettings(
+                server=self.server,
+                tls_ca=self.tls_ca,
+                tls_cert=self.tls_cert,
+                tls_key=self.tls_key,
+                token_file=self.token_file,
+                insecure=self.insecure,
+            )
+        if self.resume is not None and self.journal not in (None, self.resume):
+            raise ConfigError(
+                "--journal", "differs from --resume", remedy="a resumed session stays in its journal"
+            )
+        return DeviceOptions(
+            channel=channel,
+            draft=self.draft,
+            pacing=self.pacing,
+            offline=Offline(self.offline),
+            reconcile=Reconcile(self.policy),
+            bundle=self.bundle,
+            journal=self.resume or self.journal,
+            resume=self.resume is not None,
+        )
+
+
+def generate_command(request: Request, prompt: str | None, *, raw: bool = False) -> ExitCode:
+    """Answer one prompt, or finish the answer of ``--resume``."""
+    return asyncio.run(_generate(request, prompt, raw))
+
+
+def chat_command(request: Request) -> ExitCode:
+    """Talk until /bye or the end of stdin."""
+    from outrider.client.chat import Chat
+
+    return asyncio.run(Chat(request).run())
+
+
+async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode:
+    sampling = request.sampling()
+    prepared = await prepare(request.device())
+    tell(*prepared.notes)
+    async with Session(prepared.config) as session:
+        if prompt is None:
+            events = session.resume(request.stop or ())
+        else:
+            ids = _prompt_ids(prepared, prompt, request.system, raw)
+            events = session.generate(
+                ids, max_new=request.max_tokens, sampling=sampling, stops=request.stop or ()
+            )
+        view = make_view(request)
+        finished = await watch(session, events, view, GIVE_UP_S if request.offline == Offline.NEVER else None)
+    transcript = session.transcript
+    if request.as_json and transcript is not None:
+        result = as_json(finished, transcript) | {"seed": sampling.seed}
+        print(json.dumps(result, ensure_ascii=False))
+    if request.stats:
+        tell(*lines(finished))
+    return outcome(finished)
+
+
+def _prompt_ids(prepared: Prepared, prompt: str, system: str | None, raw: bool) -> tuple[int, ...]:
+    tokenizer = prepared.config.tokenizer
+    if raw:
+        return tokenizer.encode(prompt, special=True)
+    messages = [{"role": "system", "content": system}] if system else []
+    return tokenizer.chat([*messages, {"role": "user", "content": prompt}])
+
+
+async def watch(
+    session: Session, events: AsyncIterator[SessionEvent], view: View, give_up_s: float | None = None
+) -> Finished:
+    """Show an answer to its end. Ctrl-C stops it where it stands; a second one leaves the program at once."""
+    restore = _on_interrupt(session)
+    watchdog: asyncio.TimerHandle | None = None
+    loop = asyncio.get_running_loop()
+    try:
+        async for event in events:
+            transcript = session.transcript
+            if transcript is not None:
+                view.show(event, transcript)
+            if isinstance(event, LinkNote) and give_up_s is not None:
+                if watchdog is not None:
+                    watchdog.cancel()
+                down = event.state is not LinkState.ONLINE
+                watchdog = loop.call_later(give_up_s, session.stop, "unreachable") if down else None
+            if isinstance(event, Finished):
+                return event
+    finally:
+        if watchdog is not None:
+            watchdog.cancel()
+        restore()
+        view.close()
+    raise LinkDown("the session ended without a word")
+
+
+def _on_interrupt(session: Session) -> Any:
+    """SIGINT stops the answer first and the program next; returns what undoes this."""
+    pressed = False
+
+    def interrupt() -> None:
+        nonlocal pressed
+        if pressed:
+            os._exit(int(ExitCode.INTERRUPTED))
+        pressed = True
+        session.stop("cancelled")
+
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    except (NotImplementedError, RuntimeError):  # no signals on this platform or in this thread
+        return lambda: None
+    return lambda: loop.remove_signal_handler(signal.SIGINT)
+
+
+def outcome(finished: Finished) -> ExitCode:
+    """The exit code of an answer; raises the error that ended it."""
+    if finished.error is not None:
+        raise finished.error
+    if finished.reason == "cancelled":
+        return ExitCode.INTERRUPTED
+    if finished.reason == "unreachable":
+        tell("the verifier did not come back; what was verified stands above")
+        return ExitCode.UNREACHABLE
+    return ExitCode.DONE
+
+
+def make_view(request: Request) -> View:
+    """Live on a terminal, otherwise plain; nothing at all with --json."""
+    if request.as_json:
+        return _NoView()
+    terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    if request.color == "always" or (request.color == "auto" and terminal):
+        from rich.console import Console
+
+        return LiveView(Console(force_terminal=True if request.color == "always" else None, highlight=False))
+    return PipeView(unverified=request.offline == Offline.ALWAYS)
+
+
+class _NoView:
+    def show(self, event: SessionEvent, transcript: object) -> None:
+        """Only notes are worth a word."""
+        if isinstance(event, LinkNote) and event.note:
+            tell(event.note)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def tell(*texts: str) -> None:
+    """Words for the user, on stderr."""
+    for text in texts:
+        print(f"outrider: {text}" if text else "", file=sys.stderr, flush=True)

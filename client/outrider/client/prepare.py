@@ -1,0 +1,142 @@
+"""From command-line options to a session: which bundle, which tokenizer, whether anybody has to be asked first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outrider.client.bundle import Bundle, load_bundle
+from outrider.client.cache import Cache
+from outrider.client.channel import ChannelSettings
+from outrider.client.drafters.ngram import NgramDrafter
+from outrider.client.fetching import Fetcher
+from outrider.client.journal import restore
+from outrider.client.journal_file import JournalFile, read_journal
+from outrider.client.machine_settings import Offline, Reconcile
+from outrider.client.pacing import make_pacing
+from outrider.client.session import SessionConfig
+from outrider.shared.errors import ConfigError, LinkError
+from outrider.shared.tokenizer import Tokenizer
+
+CONTACT_S = 3.0
+"""How long first contact is tried for, where nothing can be done without it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """What the command line says about the device and its link."""
+
+    channel: ChannelSettings | None = None
+    draft: str = "tree"
+    """"chain", "tree" or "none"."""
+    pacing: str = "auto"
+    """"auto" or "edge"."""
+    offline: Offline = Offline.AUTO
+    reconcile: Reconcile = Reconcile.REVISE
+    bundle: Path | None = None
+    journal: Path | None = None
+    resume: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A session's configuration, and what to tell the user about how it came about."""
+
+    config: SessionConfig
+    notes: tuple[str, ...] = ()
+
+
+async def prepare(options: DeviceOptions, cache: Cache | None = None) -> Prepared:
+    """Find drafter and tokenizer; ask the verifier only where nothing is known about it yet.
+
+    Raises ConfigError (nothing to draft with, unreadable files), LinkError (nobody answers and it matters), Refused …
+    """
+    cache = cache or Cache()
+    fetcher = Fetcher(options.channel, cache) if options.channel else None
+    if options.offline is Offline.ALWAYS:
+        fetcher = None
+    elif fetcher is None:
+        raise ConfigError(
+            "--server", "is needed", remedy="give host:port, or --offline always to draft alone"
+        )
+    bundle, tokenizer, notes = await _find(options, cache, fetcher)
+    if fetcher is not None:
+        fetcher.expect = tokenizer
+    return Prepared(_config(options, bundle, tokenizer, fetcher), notes)
+
+
+async def _find(
+    options: DeviceOptions, cache: Cache, fetcher: Fetcher | None
+) -> tuple[Bundle | None, Tokenizer, tuple[str, ...]]:
+    if options.bundle is not None:
+        bundle = load_bundle(options.bundle)
+        return bundle, bundle.tokenizer, ()
+    if fetcher is None:
+        path = cache.latest_bundle()
+        if path is None:
+            raise ConfigError(
+                "--offline always",
+                "there is no bundle on this device yet",
+                remedy="connect once with --server, or give --bundle FILE",
+            )
+        bundle = load_bundle(path)
+        return bundle, bundle.tokenizer, ()
+    known = cache.known(fetcher.settings.server)
+    if known is not None and options.offline is not Offline.NEVER:
+        path = cache.find_bundle(known.bundle)
+        if path is not None:
+            bundle = load_bundle(path)
+            return bundle, bundle.tokenizer, ()
+    return await _first_contact(options, cache, fetcher)
+
+
+async def _first_contact(
+    options: DeviceOptions, cache: Cache, fetcher: Fetcher
+) -> tuple[Bundle | None, Tokenizer, tuple[str, ...]]:
+    try:
+        described = await fetcher.describe(CONTACT_S)
+        tokenizer = await fetcher.tokenizer(described.fingerprints.tokenizer, CONTACT_S)
+    except LinkError:
+        path = cache.latest_bundle()
+        if options.offline is Offline.NEVER or path is None:
+            raise
+        bundle = load_bundle(path)
+        return bundle, bundle.tokenizer, ("nobody answers; drafting alone with the bundle used last",)
+    path = cache.find_bundle(described.fingerprints.bundle) if described.fingerprints.bundle else None
+    if path is not None:
+        cache.remember(
+            fetcher.settings.server,
+            bundle=described.fingerprints.bundle,
+            tokenizer=described.fingerprints.tokenizer,
+        )
+        bundle = load_bundle(path)
+        return bundle, bundle.tokenizer, ()
+    wanted = options.draft != "none" and described.fingerprints.bundle
+    notes = ("no bundle here yet: streaming with n-gram drafts while it is fetched",) if wanted else ()
+    return None, tokenizer, notes
+
+
+def _config(
+    options: DeviceOptions, bundle: Bundle | None, tokenizer: Tokenizer, fetcher: Fetcher | None
+) -> SessionConfig:
+    journal, restored = None, None
+    if options.journal is not None:
+        restored = restore(read_journal(options.journal)) if options.resume else None
+        journal = JournalFile(options.journal)
+    config = SessionConfig(
+        tokenizer=tokenizer,
+        pacing=make_pacing(options.draft, options.pacing),
+        channel=options.channel,
+        offline=options.offline,
+        reconcile=options.reconcile,
+        journal=journal,
+        restored=restored,
+        seed=options.seed,
+    )
+    if options.draft == "none":
+        return config
+    config = replace(config, fetch=fetcher.bundle if fetcher and options.bundle is None else None)
+    if bundle is None:
+        return replace(config, drafter=NgramDrafter())
+    return replace(config, drafter=bundle.drafter(), bundle=bundle.sha256, num_planes=len(bundle.planes))

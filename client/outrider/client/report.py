@@ -1,0 +1,40 @@
+"""The figures of a turn, for people on stderr and as one JSON object for scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outrider.client.session import Finished
+from outrider.client.transcript import Transcript
+
+
+def as_json(finished: Finished, transcript: Transcript) -> dict[str, Any]:
+    """One object: text, ids, labels, how it ended, and the figures."""
+    return {
+        "text": transcript.text(),
+        "ids": list(transcript.ids),
+        "labels": [piece.label.value for piece in transcript.pieces],
+        "finish": finished.reason,
+        "verified": finished.verified,
+        "error": str(finished.error) if finished.error else None,
+        "stats": finished.stats.as_dict(),
+    }
+
+
+def lines(finished: Finished) -> list[str]:
+    """What ``--stats`` prints."""
+    s = finished.stats
+    first = "–" if s.first_at is None else f"{s.first_at - s.started_at:.2f} s"
+    rtt = "–" if s.rtt_ms is None else f"{s.rtt_ms:.0f} ms"
+    rows = [
+        f"{s.tokens} tokens in {s.seconds:.2f} s: {s.tokens_per_s:.1f} tokens/s, first after {first}",
+        f"{s.rounds} rounds, τ {s.tau:.2f}, {s.accepted} of {s.drafted} drafted tokens accepted",
+        f"{s.bytes_up} bytes up, {s.bytes_down} bytes down, RTT {rtt}",
+        f"drafted alone: {s.provisional} tokens, {s.kept} kept, {s.revised} revised; "
+        f"{s.offline_s:.1f} s without the link",
+    ]
+    if s.near_ties:
+        rows.append(f"{s.near_ties} near ties")
+    if not finished.verified:
+        rows.append("the end of this text was not verified")
+    return rows

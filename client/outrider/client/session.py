@@ -1,0 +1,478 @@
+"""One conversation of one device: the machine in its world of sockets, files, a drafter and clocks.
+
+::
+
+    async with Session(config) as session:
+        async for event in session.generate(tokenizer.chat(messages), max_new=128):
+            ...
+
+What a round does is in `machine.py`; here events go in and actions are carried out, in order, on one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from outrider.client.channel import ChannelSettings
+from outrider.client.drafter import Drafter
+from outrider.client.events import (
+    Accept,
+    AddRows,
+    Begin,
+    BundleReady,
+    Closed,
+    Dial,
+    Emit,
+    Fetch,
+    Finish,
+    HangUp,
+    Label,
+    LinkState,
+    MachineAction,
+    MachineEvent,
+    Persist,
+    Persisted,
+    PersistFailed,
+    Prime,
+    Propose,
+    Received,
+    Relabel,
+    Report,
+    Revise,
+    Rollback,
+    Send,
+    StopAt,
+    Tick,
+)
+from outrider.client.journal import Restored
+from outrider.client.journal_file import JournalFile
+from outrider.client.links import Link, route_of
+from outrider.client.machine import SessionMachine
+from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
+from outrider.client.plan import Pacing
+from outrider.client.stats import TurnStats
+from outrider.client.text import LABELS
+from outrider.client.transcript import UNVERIFIED, Piece, Transcript
+from outrider.client.worker import DrafterWorker
+from outrider.shared.errors import OutriderError
+from outrider.shared.frames import DraftFrame, Fingerprints, Rule, Verdict
+from outrider.shared.sampling import Sampling
+from outrider.shared.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from outrider.client.bundle import Bundle
+
+LEAVE_S = 0.5
+"""Longest wait for streams to end in good order when a session is closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionConfig:
+    """What a session needs; ``channel`` may be absent only with ``Offline.ALWAYS``."""
+
+    tokenizer: Tokenizer
+    pacing: Pacing
+    channel: ChannelSettings | None = None
+    drafter: Drafter | None = None
+    bundle: bytes = b""
+    """SHA-256 of the bundle that ``drafter`` comes from; empty when it reads no state rows."""
+    num_planes: int = 0
+    offline: Offline = Offline.AUTO
+    reconcile: Reconcile = Reconcile.REVISE
+    journal: JournalFile | None = None
+    restored: Restored | None = None
+    fetch: Callable[[bytes], Awaitable[Bundle]] | None = None
+    """Fetches a bundle in the background (see `fetching.py`); None = drafts as it is."""
+    bulk_window_bytes: int = 131_072
+    seed: int | None = None
+    """Of the back-off's jitter; None draws one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """New tokens on display."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """Tokens on display have other labels now."""
+
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Tokens that left the display, from the end."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNote:
+    """The link's state, or something to tell the user."""
+
+    state: LinkState
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete. ``verified`` False: its end was not decided by the target."""
+
+    reason: str
+    verified: bool
+    error: OutriderError | None
+    stats: TurnStats
+
+
+SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The turn under way as the caller sees it."""
+
+    transcript: Transcript
+    stats: TurnStats
+    queue: asyncio.Queue[SessionEvent] = field(default_factory=asyncio.Queue)
+    checked: int = 0
+    """Position up to which stop strings were looked for in committed text."""
+
+
+class Session:
+    """See the module. One turn at a time; not for use from several tasks at once."""
+
+    def __init__(self, config: SessionConfig) -> None:
+        self.config = config
+        session_id = config.restored.session_id if config.restored else secrets.token_bytes(16)
+        self.machine = SessionMachine(
+            MachineSettings(
+                session_id=session_id,
+                offline=config.offline,
+                reconcile=config.reconcile,
+                journal=config.journal is not None,
+                fingerprints=Fingerprints(tokenizer=config.tokenizer.sha256),
+                fetch_bundle=config.fetch is not None,
+                bulk_window_bytes=config.bulk_window_bytes,
+            ),
+            config.pacing,
+            random.Random(config.seed),
+            config.restored,
+        )
+        self._route = route_of(session_id)
+        self._events: deque[MachineEvent] = deque()
+        self._busy = False
+        self._links: dict[int, Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._answer: _Answer | None = None
+        self._failure: Exception | None = None
+
+    # ------------------------------------------------------------------------------------------------------ lifetime
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._worker = DrafterWorker(self.feed, self._drafter_failed)
+        if self.config.drafter is not None:
+            self._use(self.config.drafter, self.config.bundle, self.config.num_planes)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave in good order, but never wait for a dead link."""
+        if self._timer is not None:
+            self._timer.cancel()
+        links = list(self._links.values())
+        for link in links:
+            link.hang_up(cancel=False)
+        if links:
+            waits = [asyncio.create_task(link.ended()) for link in links]
+            await asyncio.wait(waits, timeout=LEAVE_S)
+            for link in links:
+                link.hang_up(cancel=True)
+            await asyncio.gather(*waits)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._worker.close()
+        if self.config.journal is not None:
+            self.config.journal.close()
+
+    # --------------------------------------------------------------------------------------------------------- turns
+
+    @property
+    def length(self) -> int:
+        """Tokens of the conversation on display, prompts included."""
+        return self.machine.displayed
+
+    @property
+    def display_ids(self) -> tuple[int, ...]:
+        """The ids of the conversation on display, prompts included."""
+        machine = self.machine
+        return (*machine.sequence.ids, *machine.tail.ids[: machine.tail.shown])
+
+    @property
+    def transcript(self) -> Transcript | None:
+        """The answer of the latest turn."""
+        return self._answer.transcript if self._answer else None
+
+    async def generate(
+        self,
+        append_ids: Sequence[int],
+        *,
+        keep: int | None = None,
+        max_new: int = 256,
+        sampling: Sampling | None = None,
+        stops: Sequence[str] = (),
+    ) -> AsyncIterator[SessionEvent]:
+        """Continue the first ``keep`` tokens (default: all) with ``append_ids`` and yield what the target answers.
+
+        Ends with `Finished`. Leaving the iteration early stops the turn where the display stands.
+        """
+        sampling = sampling or Sampling()
+        kept = self.length if keep is None else keep
+        start = kept + len(append_ids)
+        self._answer = _Answer(
+            Transcript(self.config.tokenizer, start, stops),
+            TurnStats(self._now(), prompt_tokens=start),
+            checked=start,
+        )
+        self.feed(
+            Begin(
+                keep=kept,
+                append_ids=tuple(append_ids),
+                max_new=max_new,
+                stop_ids=self.config.tokenizer.stop_ids,
+                sampling=sampling,
+                rule=Rule("greedy" if sampling.greedy else "coupled"),
+            )
+        )
+        async for event in self._yielded(self._answer):
+            yield event
+
+    async def resume(self, stops: Sequence[str] = ()) -> AsyncIterator[SessionEvent]:
+        """Go on with the turn that a journal left unfinished; what it had shown comes first."""
+        machine = self.machine
+        start = machine.turn.generated_from if machine.turn else 0
+        restored = self.config.restored
+        stats = TurnStats(self._now(), prompt_tokens=start)
+        self._answer = _Answer(Transcript(self.config.tokenizer, start, stops), stats, checked=start)
+        if restored is not None:
+            self._show_restored(self._answer, restored)
+        self.feed(Tick())
+        if machine.finished:
+            reason = (restored.end if restored else None) or "stop"
+            verified = all(piece.label not in UNVERIFIED for piece in self._answer.transcript.pieces)
+            self._finish(Finish(reason, verified))
+        async for event in self._yielded(self._answer):
+            yield event
+
+    def stop(self, reason: str = "cancelled") -> None:
+        """End the turn with what is on display."""
+        if self._answer is not None and not self.machine.finished:
+            self.feed(StopAt(self.machine.displayed, reason))
+
+    async def _yielded(self, answer: _Answer) -> AsyncIterator[SessionEvent]:
+        try:
+            while True:
+                event = await answer.queue.get()
+                yield event
+                if isinstance(event, Finished):
+                    return
+        finally:
+            self.stop()
+
+    def _show_restored(self, answer: _Answer, restored: Restored) -> None:
+        start = answer.transcript.start
+        ids = restored.sequence.ids[start:]
+        kinds = [restored.kinds.get(start + i) for i in range(len(ids))]
+        labels = [Label.KEPT if kind is None else LABELS[kind] for kind in kinds]
+        self._show(Emit(start, tuple(ids), tuple(labels)))
+        shown = tuple(restored.tail.ids[: restored.tail.shown])
+        self._show(Emit(start + len(ids), shown, (Label.PROVISIONAL,) * len(shown)))
+
+    # -------------------------------------------------------------------------------------------------------- events
+
+    def _now(self) -> float:
+        return time.monotonic()
+
+    def feed(self, event: MachineEvent) -> None:
+        """Let the machine handle an event, and what follows from it, before anything else happens."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                event = self._events.popleft()
+                self._observe(event)
+                for action in self.machine.handle(event, self._now()):
+                    self._carry_out(action)
+                self._look_for_stop()
+        finally:
+            self._busy = False
+        self._set_timer()
+
+    def _observe(self, event: MachineEvent) -> None:
+        if self._answer is not None and isinstance(event, Received) and isinstance(event.frame, Verdict):
+            self._answer.stats.verdict(event.conn, event.frame, self._now())
+        if isinstance(event, Closed):
+            self._links.pop(event.conn, None)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_at = self.machine.wake_at()
+        if wake_at is not None:
+            self._timer = self._loop.call_later(max(wake_at - self._now(), 0.0), self.feed, Tick())
+
+    def _count(self, up: int, down: int) -> None:
+        if self._answer is not None:
+            self._answer.stats.bytes_up += up
+            self._answer.stats.bytes_down += down
+
+    # ------------------------------------------------------------------------------------------------------- actions
+
+    def _carry_out(self, action: MachineAction) -> None:
+        match action:
+            case Prime() | Propose() | Accept() | Rollback() | AddRows():
+                self._worker.do(action)
+            case Send():
+                self._send(action)
+            case Dial() if self.config.channel is not None:
+                self._links[action.conn] = Link(
+                    action, self.config.channel, self._route, self.feed, self._count
+                )
+            case HangUp():
+                link = self._links.get(action.conn)
+                if link is not None:
+                    link.hang_up(action.cancel)
+            case Persist():
+                self._persist(action)
+            case Fetch():
+                self._spawn(self._fetch(action.sha256))
+            case _:
+                self._tell(action)
+
+    def _send(self, action: Send) -> None:
+        link = self._links.get(action.conn)
+        if link is None:
+            return
+        if self._answer is not None and isinstance(action.frame, DraftFrame):
+            self._answer.stats.sent(action.conn, action.frame, self._now())
+        link.send(action.frame)
+
+    def _tell(self, action: MachineAction) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        match action:
+            case Emit():
+                self._show(action)
+            case Relabel():
+                answer.transcript.relabel(action.start, action.labels)
+                answer.stats.kept += len(action.labels)
+                answer.queue.put_nowait(Relabelled(action.start, len(action.labels)))
+            case Revise():
+                gone = answer.transcript.revise(action.start)
+                answer.stats.revised += sum(piece.label in UNVERIFIED for piece in gone)
+                answer.queue.put_nowait(TakenBack(tuple(gone)))
+            case Report():
+                answer.stats.link(action.state, self._now())
+                answer.queue.put_nowait(LinkNote(action.state, action.note))
+            case Finish():
+                self._finish(action)
+            case _:
+                pass
+
+    def _show(self, action: Emit) -> None:
+        answer = self._answer
+        if answer is None or not action.ids:
+            return
+        pieces = answer.transcript.emit(action.start, action.ids, action.labels)
+        answer.stats.shown(action.labels, self._now())
+        answer.queue.put_nowait(Shown(tuple(pieces)))
+
+    def _finish(self, action: Finish) -> None:
+        answer = self._answer
+        if answer is None:
+            return
+        stats, pieces = answer.stats, answer.transcript.pieces
+        stats.finish(self._now())
+        stats.tokens = len(pieces)
+        stats.labels = {
+            label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
+        }
+        answer.queue.put_nowait(Finished(action.reason, action.verified, action.error, stats))
+
+    def _look_for_stop(self) -> None:
+        """Stop strings are the device's business: they end committed text, and pause provisional text."""
+        answer = self._answer
+        if answer is None or self.machine.finished:
+            return
+        length = answer.transcript.stop_after(answer.checked)
+        if length is not None:
+            self._events.append(StopAt(length, "stop"))
+        else:
+            answer.checked = answer.transcript.start + answer.transcript.verified
+
+    # ------------------------------------------------------------------------------------------- journal and bundles
+
+    def _persist(self, action: Persist) -> None:
+        journal = self.config.journal
+        if journal is None:
+            self._events.append(Persisted(action.seq))
+            return
+        try:
+            journal.append(action.record)
+            if action.barrier:
+                journal.flush()
+        except OSError as error:
+            self._events.append(PersistFailed(action.seq, str(error)))
+        else:
+            self._events.append(Persisted(action.seq))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(self, sha256: bytes) -> None:
+        if self.config.fetch is None:
+            return
+        try:
+            bundle = await self.config.fetch(sha256)
+            drafter = await asyncio.to_thread(bundle.drafter)
+        except (OutriderError, OSError) as error:
+            self._note(f"no drafter for this verifier yet: {error}")
+            return
+        self._note(f"drafting with the verifier's own bundle ({bundle.kind}) from now on")
+        self._use(drafter, bundle.sha256, len(bundle.planes))
+
+    def _use(self, drafter: Drafter, sha256: bytes, num_planes: int) -> None:
+        self._worker.replace(drafter)
+        self.feed(BundleReady(sha256, num_planes))
+
+    def _drafter_failed(self, error: Exception) -> None:
+        self._failure = error
+        self._note(f"the drafter failed, going on without it ({type(error).__name__}: {error})")
+
+    def _note(self, text: str) -> None:
+        if self._answer is not None:
+            self._answer.queue.put_nowait(LinkNote(self.machine.link, text))

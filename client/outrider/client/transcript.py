@@ -1,0 +1,95 @@
+"""The answer as it stands on display: tokens with their labels, their text, and where a stop string ends it.
+
+Text is decoded token by token so that a stop string can be placed at the token that completes it. Only the end of the
+text is decoded again for each token, so that the cost of one does not grow with the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.client.events import Label
+from outrider.shared.textstream import StreamDecoder
+from outrider.shared.tokenizer import Tokenizer
+
+UNVERIFIED = (Label.PROVISIONAL, Label.KEPT)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token on display. ``text`` may be empty: a character can take several tokens."""
+
+    position: int
+    token_id: int
+    label: Label
+    text: str
+
+
+class Transcript:
+    """Tokens of one answer from position ``start`` on."""
+
+    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str] = ()) -> None:
+        self.start = start
+        self.pieces: list[Piece] = []
+        self._decoder = StreamDecoder(tokenizer)
+        self._stops = tuple(stop for stop in stops if stop)
+        self._reach = max((len(stop) for stop in self._stops), default=0)
+
+    @property
+    def end(self) -> int:
+        """One past the last position."""
+        return self.start + len(self.pieces)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids on display."""
+        return tuple(piece.token_id for piece in self.pieces)
+
+    @property
+    def verified(self) -> int:
+        """How many leading tokens the target has decided."""
+        return next((i for i, piece in enumerate(self.pieces) if piece.label in UNVERIFIED), len(self.pieces))
+
+    def emit(self, start: int, ids: Sequence[int], labels: Sequence[Label]) -> list[Piece]:
+        """Append tokens; the new pieces."""
+        if start != self.end:
+            raise ValueError(f"tokens at {start}, but the display ends at {self.end}")
+        fresh = []
+        for token_id, label in zip(ids, labels, strict=True):
+            fresh.append(Piece(self.end, token_id, label, self._decoder.push((token_id,))))
+            self.pieces.append(fresh[-1])
+        return fresh
+
+    def relabel(self, start: int, labels: Sequence[Label]) -> None:
+        """Give tokens on display new labels."""
+        for offset, label in enumerate(labels, start - self.start):
+            if 0 <= offset < len(self.pieces):
+                old = self.pieces[offset]
+                self.pieces[offset] = Piece(old.position, old.token_id, label, old.text)
+
+    def revise(self, start: int) -> list[Piece]:
+        """Take back everything from ``start`` on; what was taken back."""
+        keep = max(start - self.start, 0)
+        gone = self.pieces[keep:]
+        del self.pieces[keep:]
+        self._decoder.rollback(keep)
+        return gone
+
+    def text(self, count: int | None = None) -> str:
+        """The text of the first ``count`` tokens (all by default), cut before a stop string."""
+        pieces = self.pieces if count is None else self.pieces[:count]
+        text = "".join(piece.text for piece in pieces)
+        ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        return text[: min(ends)] if ends else text
+
+    def stop_after(self, first: int) -> int | None:
+        """Length at which a stop string is complete, looking only at tokens from position ``first`` on."""
+        if not self._stops:
+            return None
+        text = "".join(piece.text for piece in self.pieces[: max(first - self.start, 0)])[-self._reach :]
+        for piece in self.pieces[max(first - self.start, 0) :]:
+            text = (text + piece.text)[-(self._reach + len(piece.text)) :]
+            if any(stop in text for stop in self._stops):
+                return piece.position + 1
+        return None
