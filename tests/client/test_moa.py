@@ -1,0 +1,228 @@
+"""The device's MoA drafter on a random ONNX graph: what is reused, reordered or taken back changes no prediction."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from outrider.client.drafter import Budget, Proposal
+from outrider.client.drafters.graph import Layout, OnnxGraph
+from outrider.client.drafters.moa import MoaDrafter
+from outrider.cloud.export.graph import build_graph
+from outrider.cloud.moa.device_half import DeviceHalf
+from outrider.shared.noise import gumbel
+from outrider.shared.sampling import Sampling
+from tests.tiny_drafter import VOCABULARY, Device, random_drafter, random_kv, rows_of, tiny_settings
+
+LENGTH = 24
+MAX_POSITION = 640
+CHAIN = Budget(6, 6)
+TREE = Budget(14, 5, tree=True)
+IDS = np.random.default_rng(3).integers(0, VOCABULARY, 1024).tolist()
+Planes = tuple[NDArray[np.float32], ...]
+
+
+@cache
+def graph(num_tli: int) -> OnnxGraph:
+    """The float32 graph of the random drafter."""
+    settings = tiny_settings(num_tli)
+    model = build_graph(*random_drafter(settings), MAX_POSITION, {}, int8=False)
+    layout = Layout(
+        own_layers=settings.own_layers,
+        own_width=settings.kv_width,
+        tli_layers=num_tli,
+        row_widths=(2 * settings.kv_width,) * (1 + num_tli),
+        vocabulary=np.array(settings.draft_vocabulary, np.int64),
+        kappa=1.3,
+        max_position=MAX_POSITION,
+    )
+    return OnnxGraph(model.SerializeToString(), layout)
+
+
+@cache
+def planes(num_tli: int, length: int = LENGTH) -> Planes:
+    """State rows of positions 0 … length-1."""
+    settings = tiny_settings(num_tli)
+    drafter, _ = random_drafter(settings)
+    with torch.no_grad():
+        rows = rows_of(drafter, random_kv(settings, length))
+    return tuple(plane.numpy() for plane in rows)
+
+
+def give(drafter: MoaDrafter, rows: Planes, start: int, stop: int) -> None:
+    """Rows of all planes for positions start … stop-1."""
+    for plane, values in enumerate(rows):
+        drafter.add_rows(plane, start, values[start:stop])
+
+
+def fresh(num_tli: int, ids: list[int], rows: int) -> MoaDrafter:
+    """A drafter that has ``ids`` and the rows of the first ``rows`` positions, and no past."""
+    drafter = MoaDrafter(graph(num_tli))
+    give(drafter, planes(num_tli), 0, rows)
+    drafter.begin(ids)
+    return drafter
+
+
+def same(one: Proposal, other: Proposal) -> None:
+    """Two proposals are equal but for rounding."""
+    assert one.draft == other.draft
+    assert one.best_path == other.best_path
+    np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_tli", [0, 2])
+@pytest.mark.parametrize("budget", [CHAIN, TREE])
+def test_accepted_drafts_are_not_computed_again_and_nothing_changes(num_tli: int, budget: Budget) -> None:
+    """After rounds that accept part of a draft, proposals equal those of a drafter that begins with the same ids."""
+    drafter = fresh(num_tli, IDS[:5], 4)
+    while drafter.length < LENGTH - 7:
+        proposal = drafter.propose(budget)
+        taken = proposal.best_ids[: 1 + drafter.length % 4]
+        before, base = drafter.counters.reused, drafter.length
+        drafter.accept(taken)
+        drafter.accept([IDS[drafter.length]])
+        give(drafter, planes(num_tli), base - 1, drafter.length - 1)
+        assert drafter.counters.reused - before >= min(len(taken), len(proposal.best_ids) - 1)
+        same(drafter.propose(budget), fresh(num_tli, drafter.ids, drafter.length - 1).propose(budget))
+
+
+@pytest.mark.parametrize("num_tli", [0, 2])
+def test_a_branch_off_the_best_path_is_kept_too(num_tli: int) -> None:
+    """Accepting the path to any node of a tree leaves the drafter as if these tokens had come by themselves."""
+    for node in range(TREE.max_nodes):
+        drafter = fresh(num_tli, IDS[:10], 9)
+        draft = drafter.propose(TREE).draft
+        path = [draft.ids[n] for n in draft.path_to(node)]
+        drafter.accept(path)
+        other = fresh(num_tli, IDS[:10], 9)
+        other.accept(path)
+        same(drafter.propose(CHAIN), other.propose(CHAIN))
+
+
+@pytest.mark.parametrize("num_tli", [0, 2])
+@pytest.mark.parametrize("rows", [0, 9])
+def test_a_tree_node_scores_as_a_chain_on_its_path(num_tli: int, rows: int) -> None:
+    """Every node's log-probability is the one a drafter gives that stands at the node's parent."""
+    proposal = fresh(num_tli, IDS[:10], rows).propose(TREE)
+    draft = proposal.draft
+    assert not draft.is_chain
+    for node, log_prob in enumerate(proposal.log_probs):
+        drafter = fresh(num_tli, IDS[:10], rows)
+        drafter.accept([draft.ids[n] for n in draft.path_to(node)[:-1]])
+        children = drafter.propose(Budget(12, 1, tree=True))
+        found = dict(zip(children.draft.ids, children.log_probs, strict=True))
+        assert found[draft.ids[node]] == pytest.approx(log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("num_tli", [0, 2])
+def test_rollback_forgets(num_tli: int) -> None:
+    """Cut to any length, with rows and a proposal beyond it, a drafter equals one that never went further."""
+    for length in range(1, 12):
+        drafter = fresh(num_tli, IDS[:LENGTH], LENGTH - 1)
+        drafter.propose(TREE)
+        drafter.rollback(length)
+        assert drafter.length == length
+        same(drafter.propose(TREE), fresh(num_tli, IDS[:length], length - 1).propose(TREE))
+
+
+def test_begin_keeps_the_common_prefix() -> None:
+    """A new turn on the same conversation costs its new tokens only."""
+    drafter = fresh(0, IDS[:20], 12)
+    before = drafter.counters.ingested
+    drafter.begin([*IDS[:15], *IDS[50:55]])
+    assert drafter.counters.ingested - before == 4
+    same(drafter.propose(CHAIN), fresh(0, [*IDS[:15], *IDS[50:55]], 12).propose(CHAIN))
+
+
+@pytest.mark.parametrize("num_tli", [0, 2])
+def test_rows_may_come_in_any_order_or_never(num_tli: int) -> None:
+    """Rows plane by plane, newest first, twice or late: the same draft; a position short of one plane has no row."""
+    drafter = MoaDrafter(graph(num_tli))
+    drafter.begin(IDS[:10])
+    assert drafter.propose(CHAIN).draft.ids
+    rows = planes(num_tli)
+    for plane in reversed(range(len(rows))):
+        for start in (6, 2, 0, 4, 2):
+            drafter.add_rows(plane, start, rows[plane][start : start + 2])
+        if plane:
+            drafter.add_rows(plane, 8, rows[plane][8:9])
+    same(drafter.propose(TREE), fresh(num_tli, IDS[:10], 8).propose(TREE))
+
+
+def test_rows_change_the_draft() -> None:
+    """With rows the drafter says something else than without: they are read."""
+    with_rows, without = fresh(0, IDS[:10], 9).propose(CHAIN), fresh(0, IDS[:10], 0).propose(CHAIN)
+    assert with_rows.log_probs != without.log_probs
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_first_token_is_the_shared_coins_choice(temperature: float) -> None:
+    """The first drafted token is the best of logits / T + noise of its absolute position, by target id."""
+    settings = tiny_settings(0)
+    sampling = Sampling(temperature=temperature, seed=77 if temperature else 0)
+    vocabulary = np.array(settings.draft_vocabulary)
+    drafter, frozen = random_drafter(settings)
+    rows = [torch.from_numpy(plane) for plane in planes(0)]
+    for length in range(2, 12):
+        proposal = fresh(0, IDS[:length], length - 1).propose(Budget(1, 1, sampling=sampling))
+        device = Device(DeviceHalf(drafter, frozen), rows, length - 1)
+        scores = device.feed(torch.tensor(IDS[:length]))[-1].detach().double().numpy()
+        if temperature:
+            scores = scores / temperature + gumbel(77, length, vocabulary, VOCABULARY)
+        assert proposal.draft.ids == (vocabulary[scores.argmax()],)
+        calibrated = scores / 1.3
+        expected = calibrated.max() - np.log(np.exp(calibrated - calibrated.max()).sum()) - calibrated.max()
+        assert proposal.log_probs[0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_memory_grows_without_a_trace() -> None:
+    """Past the first capacity of its buffers and several ingest chunks, incremental still equals fresh."""
+    drafter = fresh(2, IDS[:505], LENGTH)
+    for step in range(505, 530, 5):
+        drafter.propose(TREE)
+        drafter.accept(IDS[step : step + 5])
+    rows = np.zeros((40, drafter.layout.row_widths[0]), np.float32)
+    for plane in range(3):
+        drafter.add_rows(plane, 500, rows)
+    drafter.rollback(520)
+    other = fresh(2, IDS[:520], LENGTH)
+    for plane in range(3):
+        other.add_rows(plane, 500, rows[:20])
+    same(drafter.propose(CHAIN), other.propose(CHAIN))
+
+
+def test_nothing_is_proposed_beyond_the_last_position() -> None:
+    """At the end of the positions the graph knows, drafts shorten and then stop; the sequence may go on."""
+    drafter = fresh(0, IDS[: MAX_POSITION - 2], 0)
+    assert len(drafter.propose(CHAIN).draft) == 2
+    drafter.accept(IDS[:5])
+    assert drafter.propose(CHAIN) == Proposal.empty()
+    drafter.rollback(100)
+    assert len(drafter.propose(CHAIN).draft) == 6
+
+
+@pytest.mark.parametrize(
+    ("plane", "start", "shape", "value"),
+    [(3, 0, (2, 32), 0.0), (-1, 0, (2, 32), 0.0), (0, 0, (2, 31), 0.0), (0, -1, (2, 32), 0.0)]
+    + [(0, MAX_POSITION - 1, (2, 32), 0.0), (0, 0, (2, 32), np.nan), (0, 0, (2, 32), np.inf)],
+)
+def test_rows_that_do_not_fit_are_refused(
+    plane: int, start: int, shape: tuple[int, int], value: float
+) -> None:
+    """A plane, place, width or value that cannot be is refused, and the drafter goes on as before."""
+    drafter = fresh(2, IDS[:10], 9)
+    before = drafter.propose(CHAIN)
+    with pytest.raises(ValueError, match="row"):
+        drafter.add_rows(plane, start, np.full(shape, value, np.float32))
+    same(drafter.propose(CHAIN), before)
+
+
+def test_a_graph_of_another_layout_is_refused() -> None:
+    """Metadata that promises layers the graph does not have is found before the first token."""
+    model = build_graph(*random_drafter(tiny_settings(0)), 64, {}, int8=False).SerializeToString()
+    with pytest.raises(ValueError, match="differs"):
+        OnnxGraph(model, graph(2).layout)
