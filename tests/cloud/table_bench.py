@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outrider.cloud.events import (
     EndStream,
@@ -146,6 +146,10 @@ class Bench:
             raise ValueError(f"{len(frames)} frames of {kind.__name__}")
         return frames[0]
 
+    def sent_commits(self, stream: int = 1) -> list[Commit]:
+        """All Commit frames so far, not forgotten."""
+        return [frame for frame in self.sent.get(stream, []) if isinstance(frame, Commit)]
+
     def failure(self, stream: int = 1) -> Failure:
         """The failure that ended a stream, whose status is of the same reason."""
         failure = self.one(Failure, stream)
@@ -161,26 +165,26 @@ class Bench:
         return tuple(text[len(ids) :])
 
 
-def turn(number: int = 1, keep: Anchor = EMPTY, ids: tuple[int, ...] = PROMPT, **changes: object) -> Turn:
+def turn(number: int = 1, keep: Anchor = EMPTY, ids: tuple[int, ...] = PROMPT, **changes: Any) -> Turn:
     """A turn over the toy vocabulary that does not end by itself soon (no stop id is in the vocabulary)."""
     start = keep.length + len(ids)
     made = Turn(number, keep, ids, start, start + 100, stop_ids=(VOCABULARY - 1 + 10**6,))
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
-def opening(epoch: int = 1, **changes: object) -> Open:
+def opening(epoch: int = 1, **changes: Any) -> Open:
     """An Open of a new session; window and have follow from what is changed."""
     made = Open(b"s" * 16, epoch, EMPTY, turn(), Window(EMPTY), fingerprints=PRINTS, features=FEATURES)
-    made = replace(made, **changes)  # type: ignore[arg-type]
+    made = replace(made, **changes)
     return (
         made if made.window.seen == made.have else replace(made, window=replace(made.window, seen=made.have))
     )
 
 
-def draft(number: int, text: tuple[int, ...], ids: tuple[int, ...] = (), **changes: object) -> DraftFrame:
+def draft(number: int, text: tuple[int, ...], ids: tuple[int, ...] = (), **changes: Any) -> DraftFrame:
     """A chain after ``text``, all of which the device has."""
     made = DraftFrame(number, 1, Window(extend(EMPTY, text)), Draft.chain(ids))
-    return replace(made, **changes)  # type: ignore[arg-type]
+    return replace(made, **changes)
 
 
 def ids_of(frames: list[Verdict] | list[Commit]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_a_new_session_is_opened_before_its_prefill() -> None:
         ({"turn": turn(ids=(1,) * 9000)}, FailureReason.OUT_OF_RANGE),
     ],
 )
-def test_what_no_session_could_serve_is_refused(change: dict[str, object], reason: FailureReason) -> None:
+def test_what_no_session_could_serve_is_refused(change: dict[str, Any], reason: FailureReason) -> None:
     """Protocol, law, tokenizer, rule and length are checked before anything computes; no session is made."""
     bench = Bench()
     bench.open(opening(**change))

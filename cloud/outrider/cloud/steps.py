@@ -21,7 +21,7 @@ from outrider.cloud.events import (
 )
 from outrider.cloud.rounds import Fitted, WaitingRound, bound, fit, path_ids, superseded
 from outrider.cloud.session_log import Session
-from outrider.cloud.table_state import Stream, TableState
+from outrider.cloud.table_state import EARLY, Stream, TableState
 from outrider.shared.draft import Draft
 from outrider.shared.frames import FailureReason, Feature, RoundOutcome, TokenKind, Verdict
 
@@ -120,6 +120,8 @@ class StepTable(TableState):
         found: list[tuple[float, Job]] = []
         for session in self.sessions.values():
             since = self.waits_since(session)
+            if since is None and self.prefills(session):
+                since = EARLY
             job = None if since is None else self._next_job(session)
             if since is not None and job is not None:
                 found.append((since, job))

@@ -25,6 +25,9 @@ from outrider.shared.frames import (
     RowPlane,
 )
 
+EARLY = float("inf")
+"""The time since when nothing waits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSettings:
@@ -227,6 +230,7 @@ class TableState:
         """Evict until ``tokens`` more fit; sessions in ``keep`` and those with older waiting work are spared.
 
         ``before`` is (since, key): of works that wait equally long the lower key is older, lest nobody may evict.
+        With since = EARLY (nothing waits for these tokens) attached sessions are spared altogether.
         """
         victims = sorted(
             (s for s in self.sessions.values() if s.kv and s.key not in keep and not s.running),
@@ -236,7 +240,11 @@ class TableState:
             if self.kv_bytes(tokens) <= self.served.kv_budget_bytes:
                 return True
             since = self.waits_since(victim)
-            if since is None or (since, victim.key) > before:
+            if before[0] == EARLY:
+                spared = victim.stream is not None or since is not None
+            else:
+                spared = since is not None and (since, victim.key) <= before
+            if not spared:
                 self.evict(victim)
         return self.kv_bytes(tokens) <= self.served.kv_budget_bytes
 
@@ -247,8 +255,17 @@ class TableState:
             return None
         if stream is not None and stream.rounds.waiting:
             return stream.rounds.waiting[0].received_at
-        prefills = stream is not None and len(session.kv) < session.length - 1
-        return session.since if prefills or self.may_run_ahead(session) else None
+        return session.since if self.may_run_ahead(session) else None
+
+    def prefills(self, session: Session) -> bool:
+        """Whether an attached session has tokens to prefill that no draft waits for yet.
+
+        That is done early, out of free room only: sessions that evict each other for it would never come to rest.
+        """
+        stream = self.stream_of(session)
+        if stream is None or stream.opening is not None or session.turn is None or session.ended is not None:
+            return False
+        return len(session.kv) < session.length - 1
 
     def may_run_ahead(self, session: Session) -> bool:
         """Whether the target may go on alone for this session."""

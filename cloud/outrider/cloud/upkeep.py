@@ -63,7 +63,7 @@ class UpkeepTable(StepTable):
         if due is None or self.now < due:
             return
         session = stream.session
-        if self.waits_since(session) is None:
+        if self.waits_since(session) is None and not self.prefills(session):
             self.sign(stream, Pong(0))
             return
         left = max(session.length - 1 - len(session.kv), 0)
@@ -74,5 +74,5 @@ class UpkeepTable(StepTable):
         """When the stream must hear something, if it has an open turn."""
         if stream.session.ended is not None or stream.session.turn is None:
             return None
-        waits = self.waits_since(stream.session) is not None
+        waits = self.waits_since(stream.session) is not None or self.prefills(stream.session)
         return stream.sent_at + (self.settings.progress_s if waits else self.settings.pong_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 
 from outrider.client.events import (
@@ -82,6 +83,7 @@ class Device:
         self.life = 0
         self.up = True
         self.paused_until = 0.0
+        self.backlog: deque[Callable[[], None]] = deque()
         self.turns_begun = 0
         self.done = False
         self._boot(None)
@@ -122,12 +124,20 @@ class Device:
         def run() -> None:
             if life != self.life or not self.up:
                 return
-            if self.kernel.now < self.paused_until:
-                self.kernel.at(self.paused_until, run)
+            if self.kernel.now < self.paused_until or self.backlog:
+                self.backlog.append(action)
+                self.kernel.at(self.paused_until, self._wake_up)
             else:
                 action()
 
         self.kernel.at(at, run)
+
+    def _wake_up(self) -> None:
+        """After a pause everything happens at once, in the order in which it came."""
+        while self.up and self.backlog and self.kernel.now >= self.paused_until:
+            self.backlog.popleft()()
+        if self.up and self.backlog:
+            self.kernel.at(self.paused_until, self._wake_up)
 
     def _next_turn(self) -> None:
         if self.turns_begun >= len(self.plan.turns):
@@ -169,6 +179,7 @@ class Device:
             return
         self.up = False
         self.life += 1
+        self.backlog.clear()
         for stream in self.streams.values():
             stream.device_alive = False
             self.net.cut(stream, 0.0, self.net.latency_s)
