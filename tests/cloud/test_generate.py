@@ -20,10 +20,9 @@ from tests.tiny import VOCABULARY, make_target
 def stock_generate(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
     """transformers' greedy text in float32."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model.generation_config.eos_token_id = None  # as a text goes on here, it must go on there
     ids = torch.tensor([prompt])
-    out = model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count, do_sample=False
-    )
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
     return [int(token) for token in out[0, len(prompt) :]]
 
 
