@@ -46,8 +46,8 @@ class RoundMachine(OpenMachine):
             self._send_or_propose(conn, plan, tree, drafted)
         if self.alone and self.settings.offline is not Offline.NEVER:
             self._write_alone()
-        elif conn is None or conn.late:
-            self._draft_on(self.settings.offline_depth, 0)
+        elif conn is None:
+            self._draft_on(plan.max_depth, 0)  # the draft of the Open to come
         else:
             self._draft_on(plan.max_depth, len(conn.rounds))
         if conn is not None and self.active is conn:
