@@ -95,7 +95,8 @@ def expected_chain(alpha: float, depth: float) -> float:
 def best_paths(alpha: int, max_depth: int, nodes: int = MAX_NODES) -> tuple[tuple[float, int], ...]:
     """The most probable tree, node by node: (accepted tokens, depth) with 1, 2, … ``nodes`` nodes; alpha in percent."""
     first = alpha / 100
-    shares = (first, *((1.0 - first) * share for share in RANKS))
+    # A lower rank is never the likelier one, however often all are wrong.
+    shares = (first, *(min(first, (1.0 - first) * share) for share in RANKS))
     heap = [
         (-shares[0], 1, 0, 1.0)
     ]  # probability of the path, depth, rank among siblings, probability of the parent
