@@ -1,4 +1,4 @@
-"""A conversation in the terminal: each turn continues the ids that are there, so the verifier reads only what is new."""
+"""A conversation in the terminal: a turn continues the ids that are there, so the verifier reads only what is new."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Chat:
                 case ["/stats"]:
                     self.request = replace(self.request, stats=not self.request.stats)
                 case ["/set", name, value] if name in _NUMBERS:
-                    changed = replace(self.request, **{name: _NUMBERS[name](value)})  # type: ignore[arg-type]
+                    changed = replace(self.request, **{name: _NUMBERS[name](value)})
                     changed.sampling()
                     self.request = changed
                 case ["/set", *_]:
@@ -121,13 +121,17 @@ async def _ask(prompt: str) -> str | None:
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[str | None] = loop.create_future()
 
+    def deliver(line: str | None) -> None:
+        if not answer.done():
+            answer.set_result(line)
+
     def read() -> None:
         try:
             line: str | None = input(prompt)
         except (EOFError, KeyboardInterrupt):
             line = None
         with suppress(RuntimeError):  # the loop may be gone by now
-            loop.call_soon_threadsafe(lambda: answer.done() or answer.set_result(line))
+            loop.call_soon_threadsafe(deliver, line)
 
     threading.Thread(target=read, name="outrider-stdin", daemon=True).start()
     return await answer

@@ -16,10 +16,9 @@ from outrider.shared.errors import InvalidField, LinkDown, OutriderError, Protoc
 from outrider.shared.frames import DownFrame, Opened, RowPlane, UpFrame
 from outrider.shared.transport import error_of
 from outrider.shared.wire import DownChecks, down_from_wire, up_to_wire
+from outrider.v1 import verifier_pb2 as pb
 
 if TYPE_CHECKING:
-    from outrider.v1 import verifier_pb2 as pb
-
     Call = grpc.aio.StreamStreamCall[pb.DecodeRequest, pb.DecodeResponse]
 
 CONNECT_S = 5.0
@@ -86,7 +85,7 @@ class Link:
         writer = asyncio.create_task(self._write(call))
         try:
             self._feed(Connected(self.number))
-            while (message := await call.read()) is not grpc.aio.EOF:
+            while isinstance(message := await call.read(), pb.DecodeResponse):
                 self._count(0, message.ByteSize() - len(message.padding))
                 self._feed(Received(self.number, self._checked(message)))
             code = await call.code()
