@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cloud.export.cli import export
+from outrider.cloud.train.cli import app as train
+from outrider.shared.errors import InvalidField
 from outrider.shared.program import run, version_option
 
 if TYPE_CHECKING:
@@ -164,18 +167,28 @@ def generate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with ids and text.")] = False,
 ) -> None:
     """Run the target alone: what every other way of running it must equal."""
-    from outrider.cloud.oracle import Question, run_oracle
     from outrider.shared.sampling import Sampling
 
+    ids = None if prompt_ids is None else _parse_ids(prompt_ids)
+    text = None if ids is not None else _read_prompt(prompt)
+    from outrider.cloud.oracle import Question, run_oracle
+
     question = Question(
-        prompt=None if prompt_ids is not None else _read_prompt(prompt),
-        prompt_ids=prompt_ids,
+        prompt=text,
+        prompt_ids=ids,
         system=system,
         raw=raw,
         max_tokens=max_tokens,
         sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
     )
     run_oracle(question, target=target, dtype=dtype, threads=threads, as_json=as_json)
+
+
+def _parse_ids(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise InvalidField("--prompt-ids", "expected numbers separated by commas")
+    return tuple(int(word) for word in words)
 
 
 def _read_prompt(given: str | None) -> str:
@@ -192,6 +205,10 @@ def fetch_target(
     from outrider.cloud.target import target_folder
 
     print(target_folder(target, report=lambda line: print(line, file=sys.stderr)))
+
+
+app.command()(export)
+app.add_typer(train, name="train")
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Sequence
 
@@ -43,15 +42,16 @@ def measure_cost(
 ) -> CostCurve:
     """Time target passes of each width, on the calling thread, with nothing else running.
 
-    The median of three; costs never fall with the width, so that noise cannot make a longer draft look cheaper. Raises
-    OutriderError if the engine cannot do the work at all.
+    The best of three after a warm-up, since whatever else runs on the machine only adds. A cost is never above that of
+    a wider pass, so that noise cannot make a longer draft look cheaper. Raises OutriderError if the engine cannot do
+    the work at all.
     """
     try:
         prefill_us = _measure_prefill(engine, vocabulary, context_tokens)
-        costs: list[int] = []
-        for width in widths:
-            cost = _measure_width(engine, vocabulary, context_tokens, width)
-            costs.append(max(cost, costs[-1] if costs else 1))
+        _measure_width(engine, vocabulary, context_tokens, max(widths))
+        costs = [_measure_width(engine, vocabulary, context_tokens, width) for width in widths]
+        for index in range(len(costs) - 1, 0, -1):
+            costs[index - 1] = min(costs[index - 1], costs[index])
     finally:
         engine.evict(_KEY)
     return CostCurve(tuple(widths), tuple(costs), context_tokens, prefill_us)
@@ -74,7 +74,7 @@ def _measure_width(engine: Engine, vocabulary: int, context: int, width: int) ->
         _run(engine, Verify(_KEY, context, pending, draft, Sampling(), Rule()))
         times.append(time.perf_counter() - started)
         engine.truncate(_KEY, context)
-    return int(statistics.median(times) * 1e6)
+    return max(1, int(min(times) * 1e6))
 
 
 def _run(engine: Engine, work: Prefill | Verify) -> None:

@@ -23,8 +23,8 @@ class Question:
     """What to generate after: a message, raw text, or ids."""
 
     prompt: str | None = None
-    prompt_ids: str | None = None
-    """Ids separated by commas; used instead of ``prompt``."""
+    prompt_ids: tuple[int, ...] | None = None
+    """Ids used as they are, instead of ``prompt``."""
     system: str | None = None
     raw: bool = False
     """Continue ``prompt`` as text, without the chat template."""
@@ -33,7 +33,10 @@ class Question:
 
 
 def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_json: bool) -> None:
-    """Generate and print. Raises InvalidField for ids that are none, ConfigError for a target that cannot be used."""
+    """Generate and print.
+
+    Raises InvalidField for ids of another vocabulary, ConfigError for a target that cannot be used.
+    """
     loaded = load_target(target, dtype, threads, report=lambda line: print(line, file=sys.stderr))
     tokenizer = Tokenizer.from_folder(loaded.folder)
     stops = end_ids(loaded, tokenizer)
@@ -70,7 +73,7 @@ def _answer(prompt: tuple[int, ...], ids: list[int], ended: bool, tokenizer: Tok
 
 def _prompt_ids(question: Question, tokenizer: Tokenizer, target: Target) -> tuple[int, ...]:
     if question.prompt_ids is not None:
-        ids = _parse_ids(question.prompt_ids)
+        ids = question.prompt_ids
     elif question.raw:
         ids = tuple(tokenizer.encode(question.prompt or ""))
     else:
@@ -85,10 +88,3 @@ def _prompt_ids(question: Question, tokenizer: Tokenizer, target: Target) -> tup
     if len(ids) >= target.max_context:
         raise InvalidField("prompt", f"{len(ids)} tokens do not fit a context of {target.max_context}")
     return ids
-
-
-def _parse_ids(text: str) -> tuple[int, ...]:
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isascii() and word.isdecimal() for word in words):
-        raise InvalidField("--prompt-ids", "expected numbers separated by commas")
-    return tuple(int(word) for word in words)
