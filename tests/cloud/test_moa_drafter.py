@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tiny_drafter import Device, random_drafter, random_kv, rows_of, tiny_settings
 
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
@@ -15,6 +14,7 @@ from outrider.cloud.moa.layers import rotary_angles, rotate
 from outrider.cloud.moa.server_half import ServerHalf
 from outrider.cloud.moa.weights import load_drafter, save_drafter
 from outrider.cloud.train.blocks import BlockMix, draw_rows, regular_text
+from tests.tiny_drafter import Device, random_drafter, random_kv, rows_of, tiny_settings
 
 LENGTH, PROMPT = 15, 4
 

@@ -17,6 +17,7 @@ from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.init import TargetWeights, frozen_target
 from outrider.cloud.moa.server_half import ServerHalf, row_planes
 from outrider.cloud.moa.weights import load_drafter
+from outrider.shared.tokenizer import build_artefact
 
 FORMAT = "1"
 _MAX_POSITION = 8192
@@ -50,7 +51,7 @@ def export_bundle(weights_dir: Path, target_dir: Path, out: Path, *, int8: bool 
     frozen = drafter.merge(frozen_target(settings, TargetWeights(target_dir), settings.draft_vocabulary))
     config = json.loads((target_dir / "config.json").read_text(encoding="utf-8"))
     max_position = min(_MAX_POSITION, int(config["max_position_embeddings"]))
-    metadata = _metadata(settings, drafter_state(weights_dir, config), target_dir, stops, max_position)
+    metadata = _metadata(settings, drafter_state(weights_dir, config), target_dir, max_position)
     model = build_graph(drafter, frozen, max_position, metadata, int8=int8)
     onnx.checker.check_model(model)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -79,10 +80,8 @@ def drafter_state(weights_dir: Path, config: dict[str, Any]) -> str:
     return ServerHalf.load(weights_dir, shapes).fingerprint()
 
 
-def _metadata(
-    settings: MoaSettings, state: str, target_dir: Path, stops: tuple[int, ...], max_position: int
-) -> dict[str, str]:
-    artefact = tokenizer_artefact(target_dir)
+def _metadata(settings: MoaSettings, state: str, target_dir: Path, max_position: int) -> dict[str, str]:
+    artefact = build_artefact(target_dir)
     values = {
         "format": FORMAT,
         "kind": "moa",
@@ -95,17 +94,10 @@ def _metadata(
         "weights": weights_fingerprint(target_dir).hex(),
         "tokenizer_sha256": hashlib.sha256(artefact).hexdigest(),
         "tokenizer": artefact.decode(),
-        "stop_ids": json.dumps(list(stops)),
+        "stop_ids": json.dumps(json.loads(artefact)["stop_ids"]),
         "training_step": str(settings.training_step),
         "kappa": repr(settings.kappa),
         "max_position": str(max_position),
         "state": state,
     }
     return {f"outrider.{name}": value for name, value in values.items()}
-
-
-def tokenizer_artefact(target_dir: Path) -> bytes:
-    """The canonical tokenizer file, whose SHA-256 both ends compare."""
-    from outrider.shared.tokenizer import build_artefact
-
-    return build_artefact(target_dir)

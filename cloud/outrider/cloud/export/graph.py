@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from outrider.cloud.export.builder import GraphBuilder
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
-from outrider.cloud.moa.layers import DecoderLayer, rotary_angles
+from outrider.cloud.moa.layers import DecoderLayer, decoder_layer, rotary_angles
 
 _HIDDEN_SCORE = -1e30
 """Added to scores of masked keys; finite, so that a fully masked segment next to a visible one stays exact."""
@@ -53,11 +53,11 @@ class _DeviceGraph:
         self._declare()
         x = b.embedding("ids", "embedding", _array(self.frozen.embedding.weight))
         for number, layer in enumerate(self.drafter.sa):
-            x = self._own_layer(x, f"sa.{number}", _layer(layer), number, [])
+            x = self._own_layer(x, f"sa.{number}", decoder_layer(layer), number, [])
         x = self._cross_attention(x)
         for number, layer in enumerate(self.frozen.layers):
             x = self._own_layer(
-                x, f"tli.{number}", _layer(layer), s.num_sa_layers + number, [self._rows[number]]
+                x, f"tli.{number}", decoder_layer(layer), s.num_sa_layers + number, [self._rows[number]]
             )
         self._head(b.node("Gather", x, "select", axis=0))
         return b.model("moa", metadata)
@@ -244,9 +244,3 @@ def _head_mask(settings: MoaSettings) -> NDArray[np.float32]:
 def _array(tensor: Any) -> NDArray[np.float32]:
     value: NDArray[np.float32] = tensor.detach().float().numpy()
     return value
-
-
-def _layer(module: torch.nn.Module) -> DecoderLayer:
-    if not isinstance(module, DecoderLayer):
-        raise TypeError(f"expected a DecoderLayer, got {type(module).__name__}")
-    return module

@@ -57,6 +57,8 @@ class MoaSettings:
     """Target layer whose own K/V is added to the memory's projection; -1 switches the path off."""
     num_tli_layers: int
     """N of target layer inference: how many top target layers run frozen on the device."""
+    tli_rank: int = 0
+    """Rank of the trained corrections to the frozen target layers; merged at export, 0 for none."""
     draft_vocabulary: tuple[int, ...] = ()
     """Target ids the drafter can propose, in draft order; empty before training has chosen them."""
     kappa: float = 1.0
@@ -142,16 +144,16 @@ def settings_for_target(
     num_sa_layers: int = 3,
     num_tli_layers: int = 3,
     direct: bool = True,
+    tli_rank: int = 32,
 ) -> MoaSettings:
     """Default settings for a Llama-like target, given its transformers config.
 
-    LSA reads every fifth layer ending at the last one; the direct path reads the layer just below the
+    LSA reads three layers (a sixth, a half and five sixths up); the direct path reads the layer just below the
     target layers that run on the device, which is also where the cross-attention is copied from.
     """
     layers = int(config.num_hidden_layers)
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
     kv_heads = int(config.num_key_value_heads)
-    every = max(1, layers // 6)
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") != "default":
         raise ValueError(
@@ -167,11 +169,12 @@ def settings_for_target(
         vocab_size=int(config.vocab_size),
         rope_theta=float(rope.get("rope_theta", getattr(config, "rope_theta", 10000.0))),
         rms_norm_eps=float(config.rms_norm_eps),
-        lsa_layers=lsa_layers or tuple(range(every - 1, layers, every)),
+        lsa_layers=lsa_layers or tuple(sorted({max(0, layers * part // 6 - 1) for part in (1, 3, 5)})),
         lsa_heads=2 * kv_heads,
         lsa_kv_heads=kv_heads,
         lsa_intermediate_size=2 * kv_heads * head_dim,
         num_sa_layers=num_sa_layers,
         direct_layer=layers - 1 - num_tli_layers if direct else -1,
         num_tli_layers=num_tli_layers,
+        tli_rank=tli_rank,
     )

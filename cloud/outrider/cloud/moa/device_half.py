@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
-from outrider.cloud.moa.layers import DecoderLayer, attend, rotary_angles
+from outrider.cloud.moa.layers import DecoderLayer, attend, decoder_layer, rotary_angles
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,11 @@ class DeviceHalf:
         new_k: list[Tensor] = []
         new_v: list[Tensor] = []
         none = torch.zeros(len(step.ids), 0, dtype=torch.bool)
-        for layer in self._drafter.sa:
+        for layer in map(decoder_layer, self._drafter.sa):
             x = self._own(layer, x, step, (cos, sin), step.own_mask, (None, none), new_k, new_v)
         x = self._cross_attention(x, step, cos, sin)
         seen = step.row_valid[None, :].expand(len(step.ids), -1)
-        for layer, rows in zip(self._frozen.layers, step.rows[1:], strict=True):
+        for layer, rows in zip(map(decoder_layer, self._frozen.layers), step.rows[1:], strict=True):
             x = self._own(layer, x, step, (cos, sin), step.tli_mask, (rows, seen), new_k, new_v)
         x = x[step.select]
         if s.num_tli_layers:
@@ -80,7 +80,7 @@ class DeviceHalf:
 
     def _own(
         self,
-        layer: torch.nn.Module,
+        layer: DecoderLayer,
         x: Tensor,
         step: DeviceStep,
         angles: tuple[Tensor, Tensor],
@@ -89,8 +89,6 @@ class DeviceHalf:
         new_k: list[Tensor],
         new_v: list[Tensor],
     ) -> Tensor:
-        if not isinstance(layer, DecoderLayer):
-            raise TypeError(f"expected a DecoderLayer, got {type(layer).__name__}")
         index = len(new_k)
         normed = layer.input_layernorm(x)
         k, v = (part.flatten(1) for part in layer.key_value(normed, *angles))

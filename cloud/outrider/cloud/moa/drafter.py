@@ -9,14 +9,24 @@ positions; there the observed ones carry off-distribution loss, here there are n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from outrider.cloud.moa.config import MoaSettings
-from outrider.cloud.moa.layers import DecoderLayer, RmsNorm, attend, rotary_angles, target_like_layer
+from outrider.cloud.moa.layers import (
+    ADAPTED,
+    CorrectedLinear,
+    DecoderLayer,
+    LowRank,
+    RmsNorm,
+    attend,
+    decoder_layer,
+    rotary_angles,
+    target_like_layer,
+)
 from outrider.cloud.moa.lsa import MemoryProjection
 
 
@@ -86,6 +96,29 @@ class MoaDrafter(nn.Module):
         self.sa = nn.ModuleList(target_like_layer(settings) for _ in range(settings.num_sa_layers))
         self.ca = CrossAttention(settings)
         self.memory = MemoryProjection(settings)
+        self.corrections = nn.ModuleList(
+            nn.ModuleDict({name: LowRank(getattr(shape, name), settings.tli_rank) for name in ADAPTED})
+            for shape in [target_like_layer(settings)] * (settings.num_tli_layers if settings.tli_rank else 0)
+        )
+
+    def correct(self, frozen: FrozenTarget) -> None:
+        """Let the frozen layers of `frozen` run with this drafter's corrections, which stay trainable."""
+        for layer, name, correction in self._corrected(frozen):
+            setattr(layer, name, CorrectedLinear(getattr(layer, name), correction))
+
+    @torch.no_grad()
+    def merge(self, frozen: FrozenTarget) -> FrozenTarget:
+        """Add the corrections into the weights of `frozen` (plain, as loaded from the target); returns it."""
+        for layer, name, correction in self._corrected(frozen):
+            weight = getattr(layer, name).weight
+            weight.add_(correction.delta().to(weight.dtype))
+        return frozen
+
+    def _corrected(self, frozen: FrozenTarget) -> Iterator[tuple[nn.Module, str, LowRank]]:
+        for layer, corrections in zip(frozen.layers, self.corrections, strict=False):
+            for name, correction in corrections.named_children():
+                if isinstance(correction, LowRank):
+                    yield layer, name, correction
 
     def forward(self, texts: Sequence[Text], frozen: FrozenTarget) -> DrafterOutput:
         """Run all queries of all texts; predictions at position i are for token i + 1."""
@@ -96,7 +129,7 @@ class MoaDrafter(nn.Module):
         cos, sin = (torch.cat([pair[i] for pair in queries]) for i in (0, 1))
         x = self._cross_attention(x, texts, cos, sin)
         entering = x
-        for number, layer in enumerate(frozen.layers):
+        for number, layer in enumerate(map(decoder_layer, frozen.layers)):
             index = s.needed_layers.index(s.tli_layers[number])
             x = _target_layer(layer, x, texts, index, cos, sin)
         return DrafterOutput(entering, frozen.norm(x) if s.num_tli_layers else x)
@@ -109,7 +142,7 @@ class MoaDrafter(nn.Module):
         cos, sin = torch.cat([pair[0] for pair in angles]), torch.cat([pair[1] for pair in angles])
         x = frozen.embedding(torch.cat([text.ids for text in texts])).float()
         lengths = [len(text.ids) for text in texts]
-        for layer in self.sa:
+        for layer in map(decoder_layer, self.sa):
             normed = layer.input_layernorm(x)
             q = layer.query(normed, cos, sin).split(lengths)
             k, v = (part.split(lengths) for part in layer.key_value(normed, cos, sin))
@@ -144,11 +177,9 @@ class MoaDrafter(nn.Module):
 
 
 def _target_layer(
-    layer: nn.Module, x: Tensor, texts: Sequence[Text], index: int, cos: Tensor, sin: Tensor
+    layer: DecoderLayer, x: Tensor, texts: Sequence[Text], index: int, cos: Tensor, sin: Tensor
 ) -> Tensor:
     """A frozen target layer: true K/V where rows exist, the drafter's own for the rest of the block."""
-    if not isinstance(layer, DecoderLayer):
-        raise TypeError(f"expected a DecoderLayer, got {type(layer).__name__}")
     lengths = [text.num_queries for text in texts]
     normed = layer.input_layernorm(x)
     q = layer.query(normed, cos, sin).split(lengths)

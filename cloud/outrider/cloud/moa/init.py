@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
-from outrider.cloud.moa.layers import DecoderLayer
+from outrider.cloud.moa.layers import DecoderLayer, decoder_layer
 
 
 class TargetWeights:
@@ -75,7 +75,7 @@ def frozen_target(settings: MoaSettings, weights: TargetWeights, head_ids: Seque
     frozen = FrozenTarget(settings, len(head_ids))
     frozen.embedding.weight.copy_(weights.embedding())
     for layer, number in zip(frozen.layers, settings.tli_layers, strict=True):
-        copy_layer(_layer(layer), weights, number)
+        copy_layer(decoder_layer(layer), weights, number)
     frozen.norm.weight.copy_(weights.get("model.norm.weight"))
     frozen.head.weight.copy_(weights.head()[torch.tensor(head_ids)])
     return frozen.requires_grad_(False)
@@ -91,7 +91,7 @@ def initialise(drafter: MoaDrafter, weights: TargetWeights, seed: int) -> None:
     s = drafter.settings
     generator = torch.Generator().manual_seed(seed)
     for number, layer in enumerate(drafter.sa):
-        copy_layer(_layer(layer), weights, number)
+        copy_layer(decoder_layer(layer), weights, number)
     copy_layer(drafter.ca.layer, weights, s.direct_layer if s.direct_layer >= 0 else s.num_target_layers - 1)
     memory = drafter.memory
     for module in memory.lsa.modules():
@@ -115,9 +115,3 @@ def standardise(drafter: MoaDrafter, kv: Tensor, positions: Tensor) -> None:
     plain = drafter.memory.plain(chosen, positions)
     drafter.memory.lsa.center.copy_(plain.mean(0))
     drafter.memory.lsa.scale.copy_(1.0 / plain.std(0).clamp_min(1e-3))
-
-
-def _layer(module: nn.Module) -> DecoderLayer:
-    if not isinstance(module, DecoderLayer):
-        raise TypeError(f"expected a DecoderLayer, got {type(module).__name__}")
-    return module

@@ -59,9 +59,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     bias = torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, float("-inf"))
     groups = heads // kv_heads
     wide = (q * width**-0.5).transpose(0, 1).reshape(kv_heads, groups * n, width)
-    scores = torch.bmm(wide, k.permute(1, 2, 0)).view(heads, n, -1) + bias
+    # Contiguous operands: batched products of permuted ones fall back to slow kernels.
+    keys, values = k.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()
+    scores = torch.bmm(wide, keys.transpose(1, 2)).view(heads, n, -1) + bias
     law = scores.softmax(-1).view(kv_heads, groups * n, -1)
-    return torch.bmm(law, v.transpose(0, 1)).view(heads, n, width).transpose(0, 1).reshape(n, -1)
+    return torch.bmm(law, values).view(heads, n, width).transpose(0, 1).reshape(n, -1)
 
 
 class DecoderLayer(nn.Module):
@@ -96,6 +98,13 @@ class DecoderLayer(nn.Module):
         return x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
 
 
+def decoder_layer(module: nn.Module) -> DecoderLayer:
+    """An element of a module list as what it is; TypeError if it is something else."""
+    if not isinstance(module, DecoderLayer):
+        raise TypeError(f"expected a DecoderLayer, got {type(module).__name__}")
+    return module
+
+
 def target_like_layer(settings: MoaSettings) -> DecoderLayer:
     """A layer with the target's shapes: SA, CA and the frozen target layers."""
     return DecoderLayer(
@@ -106,3 +115,38 @@ def target_like_layer(settings: MoaSettings) -> DecoderLayer:
         settings.intermediate_size,
         settings.rms_norm_eps,
     )
+
+
+ADAPTED = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+"""Projections of a target layer that may be corrected; keys and values stay, as verified ones are the target's."""
+
+
+class LowRank(nn.Module):
+    """A correction x -> b(a(x)) of a frozen linear layer; zero at the start (LoRA, arXiv 2106.09685)."""
+
+    def __init__(self, base: nn.Linear, rank: int):
+        super().__init__()
+        self.a = nn.Linear(base.in_features, rank, bias=False)
+        self.b = nn.Linear(rank, base.out_features, bias=False)
+        nn.init.zeros_(self.b.weight)
+
+    def delta(self) -> Tensor:
+        """The correction as a full matrix [out, in]."""
+        return self.b.weight @ self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        corrected: Tensor = self.b(self.a(x))
+        return corrected
+
+
+class CorrectedLinear(nn.Module):
+    """A frozen linear layer plus its correction, for training; merged everywhere else."""
+
+    def __init__(self, base: nn.Linear, correction: LowRank):
+        super().__init__()
+        self.base, self.correction = base, correction
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, in] -> [n, out]."""
+        return self.base(x) + self.correction(x)

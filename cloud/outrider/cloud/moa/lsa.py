@@ -72,6 +72,8 @@ class MemoryProjection(nn.Module):
     def __init__(self, settings: MoaSettings):
         super().__init__()
         self.settings = settings
+        self.learn_lsa = True
+        """Whether gradients reach LSA; training lets them only now and then, they are its dearest part."""
         width, hidden = settings.kv_width, settings.hidden_size
         self.lsa = LayerSelfAttention(settings)
         self.to_hidden = nn.Linear(2 * width, hidden)
@@ -90,7 +92,9 @@ class MemoryProjection(nn.Module):
         """
         s = self.settings
         cos, sin = rotary_angles(positions, s.head_dim, s.rope_theta)
-        memory = self.norm(self.to_hidden(self.lsa(self.plain(lsa_kv, positions))))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.learn_lsa):
+            mixed = self.lsa(self.plain(lsa_kv, positions))
+        memory = self.norm(self.to_hidden(mixed))
         k, v = self.k_proj(memory), self.v_proj(memory)
         if direct_kv is not None:
             k = k + self.direct_k(self._turn_back(direct_kv[:, None, 0], cos, sin)[:, 0])

@@ -60,7 +60,7 @@ def distill(
     greedy acceptance needs. Returns (loss, agreed bool [Q]: both have the same best token).
     """
     with torch.autocast("cpu", enabled=False):
-        result: tuple[Tensor, Tensor] = _Distill.apply(final, teacher, head, weights, argmax_share)  # type: ignore[no-untyped-call]
+        result: tuple[Tensor, Tensor] = _Distill.apply(final, teacher, head, weights, argmax_share)
     return result
 
 

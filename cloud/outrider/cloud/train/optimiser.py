@@ -5,18 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+MEMORY_SHARE = 0.3
+"""Learning rate of LSA and its projection, over that of SA and CA."""
+
 
 class Optimisers:
     """Both optimisers behind one step; the state goes to safetensors, never through pickle."""
 
     def __init__(self, module: nn.Module, muon_rate: float, adam_rate: float, clip: float = 1.0):
-        """Matrices of linear layers go to Muon, except the identity-initialised direct path."""
+        """Matrices go to Muon, except the identity-initialised direct path and the low-rank corrections."""
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        matrices = {n: p for n, p in named.items() if p.ndim == 2 and "direct_" not in n and "null_" not in n}
-        rest = {n: p for n, p in named.items() if n not in matrices}
-        self._muon = torch.optim.Muon(matrices.values(), lr=muon_rate, weight_decay=0.01)
-        self._adam = torch.optim.AdamW(rest.values(), lr=adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
-        self._parts = ((self._muon, matrices, muon_rate), (self._adam, rest, adam_rate))
+        apart = ("direct_", "null_", "corrections.")
+        matrices = {n: p for n, p in named.items() if p.ndim == 2 and not any(part in n for part in apart)}
+        # What the memory adds is small beside the direct path: at the full rate its updates are mostly noise.
+        memory = {n: matrices.pop(n) for n in list(matrices) if n.startswith("memory.")}
+        rest = {n: p for n, p in named.items() if n not in matrices and n not in memory}
+        self._parts: list[tuple[torch.optim.Optimizer, dict[str, nn.Parameter], float]] = [
+            (torch.optim.Muon(group.values(), lr=rate, weight_decay=0.01), group, rate)
+            for group, rate in ((matrices, muon_rate), (memory, MEMORY_SHARE * muon_rate))
+        ]
+        adam = torch.optim.AdamW(rest.values(), lr=adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
+        self._parts.append((adam, rest, adam_rate))
         self._clip = clip
         self._rest = list(rest.values())
 

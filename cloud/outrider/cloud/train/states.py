@@ -47,6 +47,7 @@ class StateCache:
         """Open or create. ValueError if the folder was made for other text, layers or target shapes."""
         self.layers = layers
         self.stream_layer = stream_layer
+        self._stored = layers
         self._examples = examples
         head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
         self._width = int(config.num_key_value_heads) * head_dim
@@ -61,11 +62,18 @@ class StateCache:
         }
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "states.json"
-        if path.exists() and (found := json.loads(path.read_text(encoding="utf-8"))) != meta:
-            raise ValueError(f"{folder} caches other states ({found}), wanted {meta}; use another folder")
-        path.write_text(json.dumps(meta), encoding="utf-8")
+        if path.exists():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            if {**found, "layers": None} != {**meta, "layers": None} or not set(layers) <= set(
+                found["layers"]
+            ):
+                raise ValueError(f"{folder} caches other states ({found}), wanted {meta}; use another folder")
+            self._stored = tuple(found["layers"])
+        else:
+            path.write_text(json.dumps(meta), encoding="utf-8")
         total = int(self._starts[-1])
-        self._kv = _map(folder / "kv.bin", np.int16, (total, len(layers) * 2 * self._width))
+        self._chosen = [self._stored.index(layer) for layer in layers]
+        self._kv = _map(folder / "kv.bin", np.int16, (total, len(self._stored) * 2 * self._width))
         self._states = _map(folder / "states.bin", np.int16, (total, 2 * self._hidden))
         self._done = _map(folder / "done.bin", np.uint8, (len(examples),))
 
@@ -78,7 +86,7 @@ class StateCache:
         if not self._done[row]:
             raise KeyError(f"no states for row {row}")
         start, stop = self._starts[row], self._starts[row + 1]
-        kv = _to_tensor(self._kv[start:stop]).view(-1, len(self.layers), 2, self._width)
+        kv = _to_tensor(self._kv[start:stop]).view(-1, len(self._stored), 2, self._width)[:, self._chosen]
         states = _to_tensor(self._states[start:stop])
         return TargetStates(kv, states[:, : self._hidden], states[:, self._hidden :])
 
@@ -104,7 +112,7 @@ class StateCache:
             )
         # Padding stands on the right, so the causal mask alone keeps it away from the text.
         out = target.model(input_ids=ids, use_cache=True, output_hidden_states=True)
-        cached = [out.past_key_values.layers[layer] for layer in self.layers]
+        cached = [out.cache.layers[layer] for layer in self._stored]
         # [batch, heads, T, d] -> [batch, T, layers * 2 * w]
         parts = [part.transpose(1, 2).flatten(2) for layer in cached for part in (layer.keys, layer.values)]
         kv = torch.cat(parts, dim=-1)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outrider.cloud.moa.config import WEIGHTS_FILE, MoaSettings
 from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter, Text
+from outrider.cloud.moa.layers import decoder_layer
 from outrider.cloud.train.blocks import BlockMix, draw_rows
 from outrider.cloud.train.corpus import Example, distinct_fraction
 from outrider.cloud.train.losses import distill, feature_loss
@@ -59,11 +60,13 @@ class TrainingPlan:
     """Share of the budget after which only the law is matched."""
     mix: BlockMix = field(default_factory=BlockMix)
     """How texts are cut."""
-    validate_minutes: float = 10.0
+    lsa_every: int = 4
+    """Steps between gradients into LSA."""
+    validate_minutes: float = 20.0
     """Between validations."""
     checkpoint_minutes: float = 3.0
     """Between checkpoints."""
-    validation_texts: int = 24
+    validation_texts: int = 12
     """Held-out texts per validation in the run."""
     seed: int = 1
     """Of initialisation, text order and cuts."""
@@ -93,7 +96,8 @@ class Trainer:
         validation: Sequence[int],
         target: Callable[[], Any],
     ):
-        """`target` loads the target model, called only when the cache lacks a text."""
+        """`target` loads the target model, called only when the cache lacks a text. Corrects `frozen`."""
+        drafter.correct(frozen)
         self.folder, self.plan, self.drafter, self.frozen = folder, plan, drafter, frozen
         self._cache, self._examples, self._target = cache, examples, target
         self._training, self._validation = list(training), list(validation)
@@ -196,6 +200,7 @@ class Trainer:
         return texts, Teachers(torch.cat(streams), torch.cat(finals), weight / weight.sum())
 
     def _backward(self, texts: list[Text], teachers: Teachers, features: float) -> Losses:
+        self.drafter.memory.learn_lsa = self.progress.step % self.plan.lsa_every == 0
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = self.drafter(texts, self.frozen)
             keep = teachers.weights > 0
@@ -205,7 +210,7 @@ class Trainer:
             if features > 0:
                 feature = 0.1 * feature_loss(final, true, weights)
                 if len(self.frozen.layers):
-                    norm = self.frozen.layers[0].input_layernorm
+                    norm = decoder_layer(self.frozen.layers[0]).input_layernorm
                     feature = feature + feature_loss(
                         norm(out.entering[keep]), norm(teachers.stream[keep]), weights
                     )
