@@ -16,6 +16,7 @@ from outrider.client.pacing import (
     RANKS,
     TRY_FOR,
     DraftPacing,
+    SpokenPacing,
     best_paths,
     choose,
     estimate_alpha,
@@ -171,7 +172,7 @@ def test_auto_never_expects_less_than_streaming(
         LOCAL, rtt_s=rtt_s, draft_node_s=node_s, cost=cost, rounds=100, drafted=500, accepted=5 * percent
     )
     plan = DraftPacing(tree=False, may_stream=True).plan(inputs)
-    if plan.max_depth:
+    if plan.max_depth and plan.reason:
         expected = float(plan.reason.split("about ")[1].split()[0])
         assert 1 / pass_s(cost, 1) <= MARGIN * (expected + 0.5)
 
@@ -190,6 +191,20 @@ def test_far_verifiers_get_two_rounds_in_flight() -> None:
     assert pacing.plan(LOCAL).rounds == 1
     assert pacing.plan(replace(LOCAL, rtt_s=1.0)).rounds == 2
     assert pacing.plan(replace(LOCAL, rtt_s=1.0, granted=frozenset({Feature.TREES}))).rounds == 1
+
+
+def test_a_change_of_mind_is_told_once() -> None:
+    """Turning to streaming and back is said with its figures; trying drafts, or streaming on request, is not."""
+    told: list[str] = []
+    pacing = SpokenPacing(DraftPacing(tree=False, may_stream=True), told.append)
+    far = replace(LOCAL, rtt_s=0.3, rounds=100, drafted=500, accepted=250)
+    for inputs in (LOCAL, *(replace(far, length=length) for length in range(300)), LOCAL, LOCAL):
+        pacing.plan(inputs)
+    assert len(told) == 2
+    assert told[0].startswith("streaming") and told[1].startswith("drafting")
+    plain = SpokenPacing(STREAMING, told.append)
+    plain.plan(LOCAL)
+    assert len(told) == 2
 
 
 def test_options() -> None:

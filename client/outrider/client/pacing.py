@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from outrider.client.plan import STREAMING, Pacing, PacingInputs, Plan
@@ -65,9 +66,29 @@ class DraftPacing:
             overhead_s(inputs),
         )
         stream = 1.0 / pass_s(inputs.cost, 1)
-        if can_stream and stream > MARGIN * choice.tokens_per_s and not _trying(inputs, choice, stream):
-            return Plan(0, 0, run_ahead=UNLIMITED, reason=_why(inputs, choice, stream))
-        return _drafting(inputs, choice, tree)
+        if not can_stream or stream <= MARGIN * choice.tokens_per_s:
+            return _drafting(inputs, choice, tree)
+        if _trying(inputs, choice, stream):
+            return replace(_drafting(inputs, choice, tree), reason="")
+        return Plan(0, 0, run_ahead=UNLIMITED, reason=_why(inputs, choice, stream))
+
+
+class SpokenPacing:
+    """Another pacing that also says when it turns to streaming, and when back to drafting."""
+
+    def __init__(self, pacing: Pacing, tell: Callable[[str], None]) -> None:
+        self._pacing = pacing
+        self._tell = tell
+        self._streaming = pacing is STREAMING  # asked for: nothing to explain
+
+    def plan(self, inputs: PacingInputs) -> Plan:
+        """What the other says."""
+        plan = self._pacing.plan(inputs)
+        streaming = plan.max_depth == 0 and plan.run_ahead > 0
+        if inputs.granted and plan.reason and streaming != self._streaming:
+            self._streaming = streaming
+            self._tell(plan.reason)
+        return plan
 
 
 def make_pacing(draft: str, pacing: str) -> Pacing:

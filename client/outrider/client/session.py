@@ -57,6 +57,7 @@ from outrider.client.journal_file import JournalFile
 from outrider.client.links import Link, route_of
 from outrider.client.machine import SessionMachine
 from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
+from outrider.client.pacing import SpokenPacing
 from outrider.client.plan import Pacing
 from outrider.client.stats import TurnStats
 from outrider.client.text import LABELS
@@ -166,7 +167,7 @@ class Session:
                 fetch_bundle=config.fetch is not None,
                 bulk_window_bytes=config.bulk_window_bytes,
             ),
-            config.pacing,
+            SpokenPacing(config.pacing, self._note),
             random.Random(config.seed),
             config.restored,
         )
