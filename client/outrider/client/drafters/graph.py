@@ -126,7 +126,10 @@ class OnnxGraph:
 
 
 def open_session(model: bytes) -> Any:
-    """An onnxruntime session of a model in memory (nothing outside it can be reached by relative path)."""
+    """An onnxruntime session of a model in memory (nothing outside it can be reached by relative path).
+
+    Raises ValueError if onnxruntime cannot open it.
+    """
     import onnxruntime as ort  # imported late: 0.2 s that streaming does not need
 
     options = ort.SessionOptions()
@@ -135,4 +138,7 @@ def open_session(model: bytes) -> Any:
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
-    return ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
+    try:
+        return ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its classes have no common base
+        raise ValueError(f"onnxruntime cannot open the graph ({type(error).__name__})") from error
