@@ -21,6 +21,7 @@ from outrider.shared.frames import (
     Commit,
     DraftFrame,
     FinishReason,
+    Limits,
     RoundOutcome,
     Rows,
     Steer,
@@ -108,10 +109,16 @@ def test_a_stop_id_ends_the_turn_when_committed_and_not_before() -> None:
 
 def test_turn_end_must_be_where_the_text_is() -> None:
     """The verifier's word for context and cancelled; elsewhere it is a violation."""
-    bench = online()
+    bench = MachineBench()
+    bench.begin()
+    bench.attach(limits=Limits(max_context_tokens=6))
     bench.down(bench.commit(66))
     bench.down(TurnEnd(1, FinishReason.CONTEXT, anchor(*PROMPT, 66)))
     assert bench.take(Finish) == [Finish("context", True)]
+    bench = online()
+    bench.down(bench.commit(66))
+    bench.down(TurnEnd(1, FinishReason.CONTEXT, anchor(*PROMPT, 66)))
+    assert bench.machine.violations == 1 and bench.take(Finish) == []
     bench = online()
     bench.down(TurnEnd(1, FinishReason.STOP_ID, anchor(*PROMPT, 66)))
     assert bench.machine.violations == 1 and bench.take(Finish) == []

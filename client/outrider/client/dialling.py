@@ -10,7 +10,7 @@ import random
 from outrider.client.conn import Conn
 from outrider.client.events import Closed, Dial, HangUp, LinkState, NetworkChanged, Send
 from outrider.client.journal import Restored, epoch_record
-from outrider.client.machine_settings import MachineSettings, Offline
+from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
 from outrider.client.plan import Pacing
 from outrider.client.text import TextMachine
 from outrider.client.timers import Backoff, Deadlines
@@ -48,6 +48,8 @@ class DialMachine(TextMachine):
         self.backoff = Backoff(rng)
         self.violations = 0
         self.limits = settings.assumed_limits
+        self.distrust: ProtocolViolation | None = None
+        """Why the verifier was given up, if it was."""
         self.given_up = settings.offline is Offline.ALWAYS
         self.rounds_judged = self.tokens_drafted = self.tokens_accepted = 0
         self._conns = 0
@@ -69,6 +71,13 @@ class DialMachine(TextMachine):
         if self.active is not None:
             return self.active.late
         return self._alone_at is not None and self.now >= self._alone_at
+
+    @property
+    def writes_alone(self) -> bool:
+        """Whether text may be shown that no verifier has seen."""
+        if self.settings.offline is Offline.ALWAYS:
+            return True
+        return self.settings.offline is Offline.AUTO and self.settings.reconcile is not Reconcile.PAUSE
 
     @property
     def wants_link(self) -> bool:
@@ -176,10 +185,14 @@ class DialMachine(TextMachine):
         if self.violations >= self.settings.max_violations:
             self.hang_up_all()
             self.given_up = True
-            error = ProtocolViolation(why)
+            self.distrust = ProtocolViolation(why)
             self.report(LinkState.OFFLINE, f"the verifier breaks the protocol and is not asked again: {why}")
-            if self.settings.offline is Offline.NEVER or not self.drafter_ready:
-                self.finish("error", verified=False, error=error)
+            self.end_if_hopeless()
+
+    def end_if_hopeless(self) -> None:
+        """End the turn when the verifier was given up and the device may not or cannot write alone."""
+        if self.distrust is not None and not (self.writes_alone and self.drafter_ready):
+            self.finish("error", verified=False, error=self.distrust)
 
     # -------------------------------------------------------------------------------------------------------- timers
 
@@ -220,8 +233,10 @@ class DialMachine(TextMachine):
             conn.late = True
             self._ping(conn)
         silent_since = self._silent_since(conn)
-        if silent_since is not None and self.now >= silent_since + self.deadlines.dead():
-            self.lost(conn, LinkDown("nothing was heard from the verifier"))
+        owed = self.owed_since(conn)
+        stalled = owed is not None and self.now >= owed + self.settings.stall_s
+        if stalled or (silent_since is not None and self.now >= silent_since + self.deadlines.dead()):
+            self.lost(conn, LinkDown("nothing came from the verifier"))
             self.act(HangUp(conn.number, cancel=True))
             self._dial_at = self.now
         elif self.candidate is None and self._looks_elsewhere(conn, silent_since):
@@ -259,8 +274,9 @@ class DialMachine(TextMachine):
     def _active_times(self, conn: Conn) -> list[float | None]:
         silent_since = self._silent_since(conn)
         times: list[float | None] = [None if conn.late else self.soft_at(conn)]
-        if silent_since is not None:
-            times.append(silent_since + self.deadlines.dead())
+        owed = self.owed_since(conn)
+        if silent_since is not None and owed is not None:
+            times += [silent_since + self.deadlines.dead(), owed + self.settings.stall_s]
         if self.candidate is None and self.wants_link:
             after = self._dial_at or 0.0
             if silent_since is not None:

@@ -124,6 +124,7 @@ class SessionMachine(RoundMachine):
             conn.late = False
             self._tell_turn(conn)
         self.check_end()
+        self.end_if_hopeless()
         self._after_finish()
 
     def _tell_turn(self, conn: Conn) -> None:
@@ -196,6 +197,7 @@ class SessionMachine(RoundMachine):
             case Progress():
                 for number, round_ in conn.rounds.items():
                     later = self.now + max(PREFILL_SILENCE_S, self.deadlines.soft())
+                    later = min(later, round_.sent_at + self.settings.stall_s)
                     conn.rounds[number] = replace(round_, deadline=max(round_.deadline, later))
             case Pong():
                 if self._pinged is not None and self._pinged[0] == frame.nonce:
@@ -292,10 +294,25 @@ class SessionMachine(RoundMachine):
     def _on_turn_end(self, conn: Conn, frame: TurnEnd) -> None:
         if frame.turn != self.turn_number or self.finished:
             return
-        if frame.end != self.sequence.anchor:
-            self.violation(conn, "the turn is said to end elsewhere")
+        if frame.end != self.sequence.anchor or not self._ends_for(conn, frame.reason):
+            self.violation(
+                conn, "the turn is said to end elsewhere or for another reason than the text shows"
+            )
             return
         self.finish(END_REASONS[frame.reason], verified=True)
+
+    def _ends_for(self, conn: Conn, reason: FinishReason) -> bool:
+        """Whether the text can have ended for this reason, as far as the device can tell."""
+        length = len(self.sequence)
+        match reason:
+            case FinishReason.STOP_ID if self.turn is not None and self.turn.stop_ids:
+                return length > 0 and self.ends_at(self.sequence.ids[-1], length - 1)
+            case FinishReason.LENGTH:
+                return length >= self.max_length
+            case FinishReason.CONTEXT:
+                return length >= conn.limits.max_context_tokens
+            case _:
+                return True
 
     def _report_link(self) -> None:
         if self.finished:

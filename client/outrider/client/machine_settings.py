@@ -62,6 +62,8 @@ class MachineSettings:
     first_soft_s: float = 1.0
     connect_s: float = 5.0
     """Longest wait from dialling to the answer to Open."""
+    stall_s: float = 60.0
+    """Longest wait for text that is owed, whatever other signs of life come."""
     linger_s: float = 30.0
     """How long a stream stays after its turn."""
     steer_s: float = 1.0

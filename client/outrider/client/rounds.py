@@ -7,7 +7,6 @@ from dataclasses import replace
 from outrider.client.conn import Conn, Round, on_path
 from outrider.client.drafter import Budget
 from outrider.client.events import Drafted, LinkState
-from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.opening import OpenMachine
 from outrider.client.plan import Plan
 from outrider.shared.anchor import extend
@@ -44,7 +43,7 @@ class RoundMachine(OpenMachine):
         plan = self.plan()
         if conn is not None:
             self._send_or_propose(conn, plan, tree, drafted)
-        if self.alone and self.settings.offline is not Offline.NEVER:
+        if self.alone and self.writes_alone:
             self._write_alone()
         elif conn is None:
             self._draft_on(plan.max_depth, 0)  # the draft of the Open to come
@@ -137,23 +136,21 @@ class RoundMachine(OpenMachine):
         conn = self.active
         start = self.sent_to(conn) if conn is not None else len(self.sequence)
         ahead = self.end - start
-        if self.settings.reconcile is Reconcile.PAUSE and self.alone:
+        if self.alone and not self.writes_alone:
             return
         if depth > ahead and self.can_draft() and (under_way or conn is None or conn.rounds):
             self._ask(Budget(depth - ahead, depth - ahead))
 
     def _write_alone(self) -> None:
         """Nothing timely comes: what is drafted is shown as provisional, and more is drafted."""
-        if self.settings.reconcile is Reconcile.PAUSE:
-            return
         self.tail_on_display()
         if self.can_draft():
             depth = self.settings.offline_depth
             self._ask(Budget(depth, depth))
-        elif not self.proposing and self.drafter_ready and self.stop_at is None:
+        elif not self.proposing and self.drafter_ready:
             if self.given_up:
                 self.finish("offline", verified=False)
-            elif self._told_end != self.end and self.tail.ids:
+            elif self.stop_at is None and self._told_end != self.end and self.tail.ids:
                 self._told_end = self.end
                 self.report(
                     LinkState.OFFLINE if self.active is None else LinkState.LATE, "ended, unconfirmed"

@@ -99,6 +99,7 @@ class Device:
             row_encoding=RowEncoding.F32,
             bulk_window_bytes=240,
             max_tail_tokens=96,
+            stall_s=25.0,
             assumed_limits=self.limits,
         )
         seed = self.rng.randrange(2**32)
