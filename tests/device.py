@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outrider.client.answers import Finished, SessionEvent, Shown, TakenBack
 from outrider.client.channel import ChannelSettings
 from outrider.client.drafter import Drafter
 from outrider.client.events import Label
@@ -14,7 +15,7 @@ from outrider.client.journal import restore
 from outrider.client.journal_file import JournalFile, read_journal
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.plan import FixedPacing, Plan
-from outrider.client.session import Finished, Session, SessionConfig, SessionEvent, Shown, TakenBack
+from outrider.client.session import Session, SessionConfig
 from outrider.client.transcript import UNVERIFIED
 from outrider.shared.frames import UNLIMITED
 from outrider.shared.sampling import Sampling

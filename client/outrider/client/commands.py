@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outrider.client.answers import Finished, LinkNote, SessionEvent
 from outrider.client.channel import ChannelSettings
 from outrider.client.events import LinkState
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
 from outrider.client.report import as_json, lines
-from outrider.client.session import Finished, LinkNote, Session, SessionEvent
+from outrider.client.session import Session
 from outrider.client.views import LiveView, PipeView, View
 from outrider.shared.errors import ConfigError, ExitCode, LinkDown
 from outrider.shared.sampling import Sampling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outrider.client.session import Finished
+from outrider.client.answers import Finished
 from outrider.client.transcript import Transcript
 
 

@@ -17,10 +17,11 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from outrider.client.answers import Answer, Finished, SessionEvent
 from outrider.client.channel import ChannelSettings
 from outrider.client.drafter import Drafter
 from outrider.client.events import (
@@ -35,7 +36,6 @@ from outrider.client.events import (
     Finish,
     HangUp,
     Label,
-    LinkState,
     MachineAction,
     MachineEvent,
     Persist,
@@ -44,9 +44,6 @@ from outrider.client.events import (
     Prime,
     Propose,
     Received,
-    Relabel,
-    Report,
-    Revise,
     Rollback,
     Send,
     StopAt,
@@ -59,9 +56,8 @@ from outrider.client.machine import SessionMachine
 from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
 from outrider.client.pacing import SpokenPacing
 from outrider.client.plan import Pacing
-from outrider.client.stats import TurnStats
 from outrider.client.text import LABELS
-from outrider.client.transcript import UNVERIFIED, Piece, Transcript
+from outrider.client.transcript import UNVERIFIED, Transcript
 from outrider.client.worker import DrafterWorker
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import DraftFrame, Fingerprints, Rule, Verdict
@@ -97,60 +93,6 @@ class SessionConfig:
     """Of the back-off's jitter; None draws one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """New tokens on display."""
-
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Relabelled:
-    """Tokens on display have other labels now."""
-
-    start: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class TakenBack:
-    """Tokens that left the display, from the end."""
-
-    pieces: tuple[Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LinkNote:
-    """The link's state, or something to tell the user."""
-
-    state: LinkState
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The answer is complete. ``verified`` False: its end was not decided by the target."""
-
-    reason: str
-    verified: bool
-    error: OutriderError | None
-    stats: TurnStats
-
-
-SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
-
-
-@dataclass(slots=True)
-class _Answer:
-    """The turn under way as the caller sees it."""
-
-    transcript: Transcript
-    stats: TurnStats
-    queue: asyncio.Queue[SessionEvent] = field(default_factory=asyncio.Queue)
-    checked: int = 0
-    """Position up to which stop strings were looked for in committed text."""
-
-
 class Session:
     """See the module. One turn at a time; not for use from several tasks at once."""
 
@@ -177,7 +119,7 @@ class Session:
         self._links: dict[int, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._answer: _Answer | None = None
+        self._answer: Answer | None = None
         self._failure: Exception | None = None
 
     # ------------------------------------------------------------------------------------------------------ lifetime
@@ -248,11 +190,7 @@ class Session:
         sampling = sampling or Sampling()
         kept = self.length if keep is None else keep
         start = kept + len(append_ids)
-        self._answer = _Answer(
-            Transcript(self.config.tokenizer, start, stops),
-            TurnStats(self._now(), prompt_tokens=start),
-            checked=start,
-        )
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now())
         self.feed(
             Begin(
                 keep=kept,
@@ -271,15 +209,14 @@ class Session:
         machine = self.machine
         start = machine.turn.generated_from if machine.turn else 0
         restored = self.config.restored
-        stats = TurnStats(self._now(), prompt_tokens=start)
-        self._answer = _Answer(Transcript(self.config.tokenizer, start, stops), stats, checked=start)
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now())
         if restored is not None:
             self._show_restored(self._answer, restored)
         self.feed(Tick())
         if machine.finished:
             reason = (restored.end if restored else None) or "stop"
             verified = all(piece.label not in UNVERIFIED for piece in self._answer.transcript.pieces)
-            self._finish(Finish(reason, verified))
+            self._answer.finish(Finish(reason, verified), self._now())
         async for event in self._yielded(self._answer):
             yield event
 
@@ -288,7 +225,7 @@ class Session:
         if self._answer is not None and not self.machine.finished:
             self.feed(StopAt(self.machine.displayed, reason))
 
-    async def _yielded(self, answer: _Answer) -> AsyncIterator[SessionEvent]:
+    async def _yielded(self, answer: Answer) -> AsyncIterator[SessionEvent]:
         try:
             while True:
                 event = await answer.queue.get()
@@ -298,14 +235,14 @@ class Session:
         finally:
             self.stop()
 
-    def _show_restored(self, answer: _Answer, restored: Restored) -> None:
+    def _show_restored(self, answer: Answer, restored: Restored) -> None:
         start = answer.transcript.start
         ids = restored.sequence.ids[start:]
         kinds = [restored.kinds.get(start + i) for i in range(len(ids))]
         labels = [Label.KEPT if kind is None else LABELS[kind] for kind in kinds]
-        self._show(Emit(start, tuple(ids), tuple(labels)))
+        answer.show(Emit(start, tuple(ids), tuple(labels)), self._now())
         shown = tuple(restored.tail.ids[: restored.tail.shown])
-        self._show(Emit(start + len(ids), shown, (Label.PROVISIONAL,) * len(shown)))
+        answer.show(Emit(start + len(ids), shown, (Label.PROVISIONAL,) * len(shown)), self._now())
 
     # -------------------------------------------------------------------------------------------------------- events
 
@@ -368,8 +305,10 @@ class Session:
                 self._persist(action)
             case Fetch():
                 self._spawn(self._fetch(action.sha256))
+            case _ if self._answer is not None:
+                self._answer.take(action, self._now())
             case _:
-                self._tell(action)
+                pass
 
     def _send(self, action: Send) -> None:
         link = self._links.get(action.conn)
@@ -379,59 +318,13 @@ class Session:
             self._answer.stats.sent(action.conn, action.frame, self._now())
         link.send(action.frame)
 
-    def _tell(self, action: MachineAction) -> None:
-        answer = self._answer
-        if answer is None:
-            return
-        match action:
-            case Emit():
-                self._show(action)
-            case Relabel():
-                answer.transcript.relabel(action.start, action.labels)
-                answer.stats.kept += len(action.labels)
-                answer.queue.put_nowait(Relabelled(action.start, len(action.labels)))
-            case Revise():
-                gone = answer.transcript.revise(action.start)
-                answer.stats.revised += sum(piece.label in UNVERIFIED for piece in gone)
-                answer.queue.put_nowait(TakenBack(tuple(gone)))
-            case Report():
-                answer.stats.link(action.state, self._now())
-                answer.queue.put_nowait(LinkNote(action.state, action.note))
-            case Finish():
-                self._finish(action)
-            case _:
-                pass
-
-    def _show(self, action: Emit) -> None:
-        answer = self._answer
-        if answer is None or not action.ids:
-            return
-        pieces = answer.transcript.emit(action.start, action.ids, action.labels)
-        answer.stats.shown(action.labels, self._now())
-        answer.queue.put_nowait(Shown(tuple(pieces)))
-
-    def _finish(self, action: Finish) -> None:
-        answer = self._answer
-        if answer is None:
-            return
-        stats, pieces = answer.stats, answer.transcript.pieces
-        stats.finish(self._now())
-        stats.tokens = len(pieces)
-        stats.labels = {
-            label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
-        }
-        answer.queue.put_nowait(Finished(action.reason, action.verified, action.error, stats))
-
     def _look_for_stop(self) -> None:
         """Stop strings are the device's business: they end committed text, and pause provisional text."""
-        answer = self._answer
-        if answer is None or self.machine.finished:
+        if self._answer is None or self.machine.finished:
             return
-        length = answer.transcript.stop_after(answer.checked)
+        length = self._answer.new_stop()
         if length is not None:
             self._events.append(StopAt(length, "stop"))
-        else:
-            answer.checked = answer.transcript.start + answer.transcript.verified
 
     # ------------------------------------------------------------------------------------------- journal and bundles
 
@@ -476,4 +369,4 @@ class Session:
 
     def _note(self, text: str) -> None:
         if self._answer is not None:
-            self._answer.queue.put_nowait(LinkNote(self.machine.link, text))
+            self._answer.note(self.machine.link, text)

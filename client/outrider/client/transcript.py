@@ -7,7 +7,7 @@ text is decoded again for each token, so that the cost of one does not grow with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.client.events import Label
 from outrider.shared.textstream import StreamDecoder
@@ -66,7 +66,7 @@ class Transcript:
         for offset, label in enumerate(labels, start - self.start):
             if 0 <= offset < len(self.pieces):
                 old = self.pieces[offset]
-                self.pieces[offset] = Piece(old.position, old.token_id, label, old.text)
+                self.pieces[offset] = replace(old, label=label)
 
     def revise(self, start: int) -> list[Piece]:
         """Take back everything from ``start`` on; what was taken back."""
@@ -75,6 +75,23 @@ class Transcript:
         del self.pieces[keep:]
         self._decoder.rollback(keep)
         return gone
+
+    def settled(self, count: int) -> str:
+        """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
+        text = self.text(count)
+        longest = max((_begun(text, stop) for stop in self._stops), default=0)
+        return text[: len(text) - longest]
+
+    def close(self) -> None:
+        """The answer is complete: give out what an unfinished character left, and drop text from a stop string on."""
+        rest = self._decoder.finish()
+        if rest and self.pieces:
+            self.pieces[-1] = replace(self.pieces[-1], text=self.pieces[-1].text + rest)
+        left = len(self.text())
+        for index, piece in enumerate(self.pieces):
+            if len(piece.text) > left:
+                self.pieces[index] = replace(piece, text=piece.text[:left])
+            left -= len(self.pieces[index].text)
 
     def text(self, count: int | None = None) -> str:
         """The text of the first ``count`` tokens (all by default), cut before a stop string."""
@@ -93,3 +110,8 @@ class Transcript:
             if any(stop in text for stop in self._stops):
                 return piece.position + 1
         return None
+
+
+def _begun(text: str, stop: str) -> int:
+    """Length of the longest end of ``text`` with which ``stop`` begins, short of all of it."""
+    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

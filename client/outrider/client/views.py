@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from outrider.client.answers import Finished, LinkNote, SessionEvent, Shown, TakenBack
 from outrider.client.events import Label, LinkState
-from outrider.client.session import Finished, LinkNote, SessionEvent, Shown, TakenBack
 from outrider.client.transcript import UNVERIFIED, Piece, Transcript
 from outrider.shared.textstream import printable
 
@@ -64,10 +64,10 @@ class PipeView:
 
     def show(self, event: SessionEvent, transcript: Transcript) -> None:
         """Write what has become final."""
-        count = (
-            len(transcript.pieces) if self._unverified or isinstance(event, Finished) else transcript.verified
-        )
-        text = transcript.text(count)
+        if isinstance(event, Finished):
+            text = transcript.text()
+        else:
+            text = transcript.settled(len(transcript.pieces) if self._unverified else transcript.verified)
         if len(text) > self._written:
             self._out.write(printable(text[self._written :]))
             self._out.flush()

@@ -21,10 +21,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from outrider.client.answers import Finished, Shown
 from outrider.client.cache import Cache
 from outrider.client.channel import ChannelSettings
 from outrider.client.prepare import DeviceOptions, prepare
-from outrider.client.session import Finished, Session, Shown
+from outrider.client.session import Session
 from outrider.client.stats import TurnStats
 from outrider.client.views import LiveView, MarkedView, View
 from outrider.netsim.faults import Outage, Schedule

@@ -1,0 +1,126 @@
+"""The answer of one turn as the caller sees it: what is told of it, its display, and its figures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from outrider.client.events import Emit, Finish, LinkState, MachineAction, Relabel, Report, Revise
+from outrider.client.stats import TurnStats
+from outrider.client.transcript import UNVERIFIED, Piece, Transcript
+from outrider.shared.errors import OutriderError
+from outrider.shared.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """New tokens on display."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """Tokens on display have other labels now."""
+
+    start: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Tokens that left the display, from the end."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkNote:
+    """The link's state, or something to tell the user."""
+
+    state: LinkState
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete. ``verified`` False: its end was not decided by the target."""
+
+    reason: str
+    verified: bool
+    error: OutriderError | None
+    stats: TurnStats
+
+
+SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
+
+
+class Answer:
+    """Turns the machine's actions into events for the caller, who reads them from ``queue``."""
+
+    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str], now: float) -> None:
+        self.transcript = Transcript(tokenizer, start, stops)
+        self.stats = TurnStats(now, prompt_tokens=start)
+        self.queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
+        self._checked = start
+        """Position up to which stop strings were looked for in committed text."""
+        self._told_stop: int | None = None
+
+    def take(self, action: MachineAction, now: float) -> None:
+        """Carry out what concerns the display; other actions are not its business."""
+        match action:
+            case Emit():
+                self.show(action, now)
+            case Relabel():
+                self.transcript.relabel(action.start, action.labels)
+                self.stats.kept += len(action.labels)
+                self.queue.put_nowait(Relabelled(action.start, len(action.labels)))
+            case Revise():
+                self._told_stop = None
+                gone = self.transcript.revise(action.start)
+                self.stats.revised += sum(piece.label in UNVERIFIED for piece in gone)
+                self.queue.put_nowait(TakenBack(tuple(gone)))
+            case Report():
+                self.stats.link(action.state, now)
+                self.queue.put_nowait(LinkNote(action.state, action.note))
+            case Finish():
+                self.finish(action, now)
+            case _:
+                pass
+
+    def show(self, action: Emit, now: float) -> None:
+        """New tokens came on display."""
+        if not action.ids:
+            return
+        pieces = self.transcript.emit(action.start, action.ids, action.labels)
+        self.stats.shown(action.labels, now)
+        self.queue.put_nowait(Shown(tuple(pieces)))
+
+    def note(self, state: LinkState, text: str) -> None:
+        """Something to tell the user."""
+        self.queue.put_nowait(LinkNote(state, text))
+
+    def finish(self, action: Finish, now: float) -> None:
+        """The turn is over: nothing from a stop string on stays, and the figures are complete."""
+        self.transcript.close()
+        stats, pieces = self.stats, self.transcript.pieces
+        stats.finish(now)
+        stats.tokens = len(pieces)
+        stats.labels = {
+            label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
+        }
+        self.queue.put_nowait(Finished(action.reason, action.verified, action.error, stats))
+
+    def new_stop(self) -> int | None:
+        """Length at which a stop string is complete, told once until the text is revised.
+
+        Provisional text is looked through again when it becomes committed: only then does the stop end the turn.
+        """
+        length = self.transcript.stop_after(self._checked)
+        if length is None:
+            self._checked = self.transcript.start + self.transcript.verified
+        if length == self._told_stop:
+            return None
+        self._told_stop = length
+        return length
