@@ -207,11 +207,9 @@ def test_other_content_is_thrown_away(tmp_path: Path) -> None:
     assert download(server, cache).read_bytes() == CONTENT and server.offsets == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "limits"), [(silent, {"message_s": 0.1}), (dripping, {"total_s": 0.2})]
-)
+@pytest.mark.parametrize(("behaviour", "message_s", "total_s"), [(silent, 0.1, 60.0), (dripping, 20.0, 0.2)])
 def test_a_server_that_dawdles_is_left(
-    tmp_path: Path, behaviour: Behaviour, limits: dict[str, float]
+    tmp_path: Path, behaviour: Behaviour, message_s: float, total_s: float
 ) -> None:
     """No piece in time, or no end in time, is a timeout; what has come is kept."""
     cache = Cache(tmp_path)
