@@ -21,6 +21,7 @@ from outrider.shared.frames import (
     UNLIMITED,
     Anchor,
     Commit,
+    Context,
     DownFrame,
     DraftFrame,
     Failure,
@@ -171,6 +172,19 @@ class RawDevice:
             Open(
                 self.session_id, epoch, EMPTY, turn, window, features=features, draft=first, rows=rows,
                 fingerprints=fingerprints or Fingerprints(),
+            )
+        )  # fmt: skip
+        return await self.until(Opened)
+
+    async def resume(self, prompt: Sequence[int], max_new: int, epoch: int, context: bool) -> Opened:
+        """Open turn 1 again on a new stream with what is held, run-ahead without limit; ``context`` sends the ids."""
+        self.turn = 1
+        turn = Turn(1, EMPTY, tuple(prompt), len(prompt), len(prompt) + max_new)
+        given = Context(0, tuple(self.held.ids)) if context else None
+        window = Window(self.held.anchor, UNLIMITED)
+        await self.send(
+            Open(
+                self.session_id, epoch, self.held.anchor, turn, window, context=given, features=ALL_FEATURES,
             )
         )  # fmt: skip
         return await self.until(Opened)

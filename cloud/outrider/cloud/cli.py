@@ -29,7 +29,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_TARGET = "The embedded target's name, or a local model folder."
+Target = Annotated[str, typer.Option(help="The embedded target's name, or a local model folder.")]
+Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
+Threads = Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")]
+DrafterWeights = Annotated[
+    str | None, typer.Option(help="Folder of drafter weights, or none. Default: those that come with it.")
+]
+Bundle = Annotated[Path | None, typer.Option(help="Bundle file to serve. Default: exported from --drafter.")]
+ClientAuthorities = Annotated[
+    Path | None,
+    typer.Option("--tls-client-ca", "--client-ca", help="PEM authorities of client certificates."),
+]
+TokenFile = Annotated[Path | None, typer.Option(help="Bearer tokens, one `name token` a line.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text on an address others can reach.")]
+MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus; 0 takes a free one.")]
+NoSelfcheck = Annotated[bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")]
+
 _NONE = "none"
 
 
@@ -49,54 +64,42 @@ def program(
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 7601,
-    listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT in one, instead of --host and --port.")
-    ] = None,
-    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")] = 0,
-    drafter: Annotated[
-        str | None, typer.Option(help="Folder of drafter weights, or none. Default: those that come with it.")
-    ] = None,
-    bundle: Annotated[
-        Path | None, typer.Option(help="Bundle file to serve. Default: exported from --drafter.")
-    ] = None,
+    listen: Annotated[str | None, typer.Option(help="HOST:PORT in one, instead of the two.")] = None,
+    target: Target = "smollm2",
+    dtype: Dtype = "float32",
+    threads: Threads = 0,
+    drafter: DrafterWeights = None,
+    bundle: Bundle = None,
     kv_budget_mib: Annotated[int, typer.Option(help="Memory for all sessions' KV, MiB.")] = 2048,
-    max_sessions: Annotated[int, typer.Option(help="Devices attached at once.")] = 64,
-    max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0 is the target's own.")] = 0,
+    max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 64,
+    max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0: the target's.")] = 0,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate chain.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM private key.")] = None,
-    client_ca: Annotated[
-        Path | None,
-        typer.Option("--tls-client-ca", "--client-ca", help="PEM authorities of client certificates."),
-    ] = None,
-    token_file: Annotated[Path | None, typer.Option(help="Bearer tokens, one `name token` a line.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Plain text on an address others can reach.")
-    ] = False,
+    client_ca: ClientAuthorities = None,
+    token_file: TokenFile = None,
+    insecure: Insecure = False,
     reflection: Annotated[bool, typer.Option("--reflection", help="Serve gRPC reflection.")] = False,
     padding: Annotated[str, typer.Option(help="Padding offered to devices: off or bucket.")] = "off",
-    metrics_port: Annotated[int | None, typer.Option(help="Port for Prometheus; 0 takes a free one.")] = None,
+    metrics_port: MetricsPort = None,
     metrics_host: Annotated[str, typer.Option(help="Address for Prometheus.")] = "127.0.0.1",
-    drain_s: Annotated[float, typer.Option(help="Seconds open streams get after SIGTERM.")] = 20.0,
+    drain_s: Annotated[float, typer.Option(help="Seconds streams get after SIGTERM.")] = 20.0,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    no_selfcheck: Annotated[
-        bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")
-    ] = False,
+    no_selfcheck: NoSelfcheck = False,
 ) -> None:
     """Serve a target to devices until SIGTERM or Ctrl-C."""
     from outrider.cloud.config import ServeConfig
     from outrider.cloud.listener import ListenerSettings
 
+    door = ListenerSettings(
+        listen=listen or f"{host}:{port}",
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        tls_client_ca=client_ca,
+        token_file=token_file,
+        insecure=insecure,
+    )
     config = ServeConfig(
-        listener=ListenerSettings(
-            listen=listen or f"{host}:{port}",
-            tls_cert=tls_cert,
-            tls_key=tls_key,
-            tls_client_ca=client_ca,
-            token_file=token_file,
-            insecure=insecure,
-        ),
+        listener=door,
         target=target,
         dtype=dtype,
         threads=threads,
@@ -156,9 +159,9 @@ def generate(
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt's text, without chat template.")
     ] = False,
-    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
-    threads: Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")] = 0,
+    target: Target = "smollm2",
+    dtype: Dtype = "float32",
+    threads: Threads = 0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens at most.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0 is off.")] = 0,
@@ -199,7 +202,7 @@ def _read_prompt(given: str | None) -> str:
 
 @app.command("fetch-target")
 def fetch_target(
-    target: Annotated[str, typer.Option(help=_TARGET)] = "smollm2",
+    target: Target = "smollm2",
 ) -> None:
     """Prepare a target in the local cache and print its folder."""
     from outrider.cloud.target import target_folder
