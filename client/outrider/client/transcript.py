@@ -79,6 +79,8 @@ class Transcript:
     def settled(self, count: int) -> str:
         """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
         text = self.text(count)
+        if len(text) < sum(len(piece.text) for piece in self.pieces[:count]):
+            return text  # a stop string has ended it
         longest = max((_begun(text, stop) for stop in self._stops), default=0)
         return text[: len(text) - longest]
 
