@@ -47,7 +47,12 @@ class DrafterWorker:
     def _report(self, done: Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, Exception):
-            self._call(lambda: self._on_error(error))
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """A drafter that fails once is not asked again: what it holds cannot be trusted any more."""
+        self._drafter = None
+        self._call(lambda: self._on_error(error))
 
     def _call(self, act: Callable[[], None]) -> None:
         if not self._loop.is_closed():
@@ -75,6 +80,7 @@ class DrafterWorker:
         try:
             if drafter is not None:
                 proposal = drafter.propose(action.budget)
-        finally:
-            answer = Drafted(action.base, proposal, time.perf_counter() - begun)
-            self._call(lambda: self._on_drafted(answer))
+        except Exception as error:  # whatever it was, it is told before the answer that may end the turn
+            self._failed(error)
+        answer = Drafted(action.base, proposal, time.perf_counter() - begun)
+        self._call(lambda: self._on_drafted(answer))
