@@ -20,9 +20,6 @@ from outrider.shared.frames import (
     DraftFrame,
     FailureReason,
     FinishReason,
-    Ping,
-    Pong,
-    Progress,
     RoundOutcome,
     Steer,
     TokenKind,
@@ -355,32 +352,6 @@ def test_a_stop_of_one_session_leaves_the_others_alone() -> None:
     bench.release()
     assert bench.failure(1).reason is FailureReason.ENGINE
     assert bench.one(Verdict, 2).outcome is RoundOutcome.VERIFIED
-
-
-def test_signs_of_life() -> None:
-    """Progress while the target is waited for, an unasked Pong in a silent open turn, and Pong for Ping."""
-    bench = opened(Bench())
-    bench.up(Ping(77))
-    assert bench.one(Pong).nonce == 77
-    bench.wait(1.05)
-    assert bench.one(Pong).nonce == 0
-    bench.hold = True
-    bench.up(draft(1, PROMPT))
-    bench.wait(2.0)
-    assert len(bench.take(Progress)) >= 5
-    bench.release()
-    bench.up(Cancel(1))
-    bench.sent.clear()
-    bench.wait(100)
-    assert bench.sent == {}
-
-
-def test_a_silent_device_is_detached_and_its_session_kept() -> None:
-    """Nothing heard for minutes: IDLE, and resuming is free as long as the KV lives."""
-    bench = opened(Bench())
-    bench.wait(181)
-    assert bench.failure().reason is FailureReason.IDLE
-    assert len(bench.table.sessions) == 1
 
 
 def test_sampled_text_is_the_targets_own_whatever_was_drafted() -> None:
