@@ -213,3 +213,20 @@ def test_options() -> None:
     for draft, pacing, name in (("bush", "auto", "--draft"), ("tree", "often", "--pacing")):
         with pytest.raises(ConfigError, match=name):
             make_pacing(draft, pacing)
+
+
+def test_a_silent_drafter_is_left_for_streaming() -> None:
+    """Rounds without a draft are single steps: after a few of them auto streams where the way is long, and says so."""
+    pacing = DraftPacing(tree=False, may_stream=True)
+    link = replace(LOCAL, rtt_s=0.02, cost=CostCurve((1, 8), (30_000, 31_000)))
+    assert pacing.plan(link).max_depth > 0
+    assert pacing.plan(replace(link, rounds=1, drafted=4, accepted=3, dry=20)).run_ahead == UNLIMITED
+    busy = replace(link, rounds=200, drafted=800, accepted=640, dry=20)
+    assert pacing.plan(busy).max_depth > 0
+
+
+def test_padded_passes_are_filled() -> None:
+    """Where one token costs what eight do, nine cost what sixteen do; elsewhere costs lie between the measurements."""
+    padded = CostCurve((1, 8, 16), (50_000, 50_000, 80_000))
+    assert [pass_s(padded, width) for width in (1, 5, 8, 9, 16)] == [0.05, 0.05, 0.05, 0.08, 0.08]
+    assert pass_s(CostCurve((1, 8, 16), (10_000, 50_000, 80_000)), 12) == pytest.approx(0.065)

@@ -70,13 +70,17 @@ class Bundle:
     def drafter(self) -> Drafter:
         """A drafter of its own memory, made of this bundle (0.2 s). Raises BundleError if the graph does not run."""
         held = self._contents.held
-        data = held.pop() if held else _read(self.path)
-        if hashlib.sha256(data).digest() != self.sha256:
-            raise BundleError(f"{self.path} has changed since it was checked")
+        data = held.pop() if held else self._again()
         try:
             return MoaDrafter(OnnxGraph(data, self.layout))
         except ValueError as error:
             raise BundleError(f"{self.path}: {error}") from error
+
+    def _again(self) -> bytes:
+        data = _read(self.path)
+        if hashlib.sha256(data).digest() != self.sha256:
+            raise BundleError(f"{self.path} has changed since it was checked")
+        return data
 
 
 def load_bundle(path: Path) -> Bundle:

@@ -51,7 +51,7 @@ class DialMachine(TextMachine):
         self.distrust: ProtocolViolation | None = None
         """Why the verifier was given up, if it was."""
         self.given_up = settings.offline is Offline.ALWAYS
-        self.rounds_judged = self.tokens_drafted = self.tokens_accepted = 0
+        self.rounds_judged = self.rounds_dry = self.tokens_drafted = self.tokens_accepted = 0
         self._conns = 0
         self._dial_at: float | None = None
         self._waiting_barrier: tuple[int, Conn] | None = None

@@ -155,6 +155,8 @@ class SessionMachine(RoundMachine):
         self.drafter_ready = True
         self.prime()
         known = self.bundle == event.sha256 and self.num_planes == event.planes
+        if not known:  # what the drafter before this one achieved says nothing about it
+            self.rounds_judged = self.rounds_dry = self.tokens_drafted = self.tokens_accepted = 0
         self.bundle, self.num_planes = event.sha256, event.planes
         if (
             not known

@@ -199,6 +199,7 @@ class OpenMachine(DialMachine):
             rounds=self.rounds_judged,
             drafted=self.tokens_drafted,
             accepted=self.tokens_accepted,
+            dry=self.rounds_dry,
         )
         return self.pacing.plan(inputs)
 

@@ -28,6 +28,8 @@ RANKS = (0.55, 0.21, 0.12)
 ASSUMED_NODE_S = 0.001
 ASSUMED_RTT_S = 0.030
 ASSUMED_PASS_S = 0.030
+PAD = 8
+"""Rows to which a width-invariant engine pads its passes."""
 MARGIN = 1.05
 """Streaming must be this much faster than drafting to be chosen."""
 TRY_EVERY, TRY_FOR = 128, 4
@@ -65,6 +67,7 @@ class DraftPacing:
             node_s(inputs),
             overhead_s(inputs),
         )
+        choice = with_dry(choice, inputs)
         stream = 1.0 / pass_s(inputs.cost, 1)
         if not can_stream or stream <= MARGIN * choice.tokens_per_s:
             return _drafting(inputs, choice, tree)
@@ -171,6 +174,9 @@ def pass_s(cost: CostCurve, width: int) -> float:
     if not cost.widths:
         return ASSUMED_PASS_S
     points = sorted(zip(cost.widths, cost.costs_us, strict=True))
+    measured = dict(points)
+    if width > PAD and measured.get(1, 0) > 0.9 * measured.get(PAD, math.inf):
+        width = -(-width // PAD) * PAD  # one token costs what eight do: passes are padded
     if len(points) == 1:
         return max(points[0][1], 1) / 1e6
     (w0, c0), (w1, c1) = points[0], points[-1]
@@ -222,6 +228,15 @@ def choose(
         for nodes, depth, found in sizes
     ]
     return max(choices, key=lambda choice: (choice.tokens_per_s, -choice.nodes))
+
+
+def with_dry(choice: Choice, inputs: PacingInputs) -> Choice:
+    """The choice with what it really brings when the drafter is sometimes silent: such a round is a single step."""
+    share = inputs.dry / (inputs.rounds + inputs.dry + PRIOR_ROUNDS)
+    step_s = overhead_s(inputs) + pass_s(inputs.cost, 1)
+    round_s = choice.nodes * node_s(inputs) + overhead_s(inputs) + pass_s(inputs.cost, choice.nodes + 1)
+    tokens = (1.0 - share) * choice.tokens_per_s * round_s + share
+    return replace(choice, tokens_per_s=tokens / ((1.0 - share) * round_s + share * step_s))
 
 
 def floor_of(choice: Choice, cost: CostCurve, per_node_s: float) -> float:

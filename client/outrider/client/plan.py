@@ -35,6 +35,8 @@ class PacingInputs:
     """Best-path tokens drafted in these rounds."""
     accepted: int = 0
     """Of these, accepted."""
+    dry: int = 0
+    """Rounds sent without a draft because the drafter had nothing to say, since this drafter is in use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class RoundMachine(OpenMachine):
         base = sent_to if conn.rounds else min(len(self.sequence), conn.known)
         path = (*self.sequence.ids[base:], *self.tail.ids[max(sent_to - self.tail.start, 0) :])
         path = path[: conn.limits.max_chain_tokens]
+        if not path and plan.max_depth and self.drafter_ready:
+            self.rounds_dry += 1
         draft = self._with_tree(conn, path, tree) or Draft.chain(path)
         seen = self.sequence.anchor_at(min(len(self.sequence), conn.known))
         if base <= len(self.sequence):

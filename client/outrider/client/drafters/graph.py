@@ -139,6 +139,9 @@ def open_session(model: bytes) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
     try:
-        return ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, sess_options=options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its classes have no common base
         raise ValueError(f"onnxruntime cannot open the graph ({type(error).__name__})") from error
+    # Kept by onnxruntime for changing to another provider, which never happens here: 60 MB of a small device's memory.
+    session._model_bytes = None
+    return session
