@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from outrider.cloud.export.builder import quantise_rows
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
 from outrider.cloud.moa.drafter import Text
@@ -115,6 +117,22 @@ def test_weights_survive_the_folder(tmp_path: Path) -> None:
     kv = random_kv(drafter.settings, 4)
     for mine, theirs in zip(rows_of(drafter, kv), rows_of(again, kv), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_int8_storage_is_what_the_bundle_holds(tmp_path: Path) -> None:
+    """Weights stored as int8 quantise to the same values and scales again, and are within half a step."""
+    drafter, _ = random_drafter(tiny_settings())
+    save_drafter(drafter, drafter.settings, tmp_path, torch.float32, int8=True)
+    again = load_drafter(tmp_path)
+    for name in ("sa.0.q_proj.weight", "ca.layer.down_proj.weight"):
+        before, after = (module.state_dict()[name].numpy() for module in (drafter, again))
+        values, scale = quantise_rows(before)
+        stored, stored_scale = quantise_rows(after)
+        np.testing.assert_array_equal(values, stored)
+        np.testing.assert_allclose(scale, stored_scale, rtol=1e-6)
+        assert (abs(before - after) <= 0.501 * scale[:, None]).all()
+    kv = random_kv(drafter.settings, 4)
+    torch.testing.assert_close(rows_of(drafter, kv)[0], rows_of(again, kv)[0])
 
 
 def test_server_half_refuses_another_target(tmp_path: Path) -> None:

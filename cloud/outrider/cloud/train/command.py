@@ -148,7 +148,7 @@ def _finish(
     quality = measure(drafter, frozen, cache, examples, validation)
     kappa = fit_kappa(drafter, frozen, cache, examples, validation)
     settings: MoaSettings = replace(drafter.settings, kappa=kappa)
-    save_drafter(drafter, settings, request.out, torch.bfloat16)
+    save_drafter(drafter, settings, request.out, torch.bfloat16, int8=True)
     say(f"held-out answers: {quality.line()} kappa={kappa:.2f}; weights in {request.out}")
     return quality
 
