@@ -10,7 +10,7 @@ from outrider.client.cache import Cache
 from outrider.client.channel import ChannelSettings
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.fetching import Fetcher
-from outrider.client.journal import restore
+from outrider.client.journal import Restored, restore
 from outrider.client.journal_file import JournalFile, read_journal
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.pacing import make_pacing
@@ -60,10 +60,11 @@ async def prepare(options: DeviceOptions, cache: Cache | None = None) -> Prepare
         raise ConfigError(
             "--server", "is needed", remedy="give host:port, or --offline always to draft alone"
         )
+    restored = restore(read_journal(options.journal)) if options.journal and options.resume else None
     bundle, tokenizer, notes = await _find(options, cache, fetcher)
     if fetcher is not None:
         fetcher.expect = tokenizer
-    return Prepared(_config(options, bundle, tokenizer, fetcher), notes)
+    return Prepared(_config(options, bundle, tokenizer, fetcher, restored), notes)
 
 
 async def _find(
@@ -118,12 +119,13 @@ async def _first_contact(
 
 
 def _config(
-    options: DeviceOptions, bundle: Bundle | None, tokenizer: Tokenizer, fetcher: Fetcher | None
+    options: DeviceOptions,
+    bundle: Bundle | None,
+    tokenizer: Tokenizer,
+    fetcher: Fetcher | None,
+    restored: Restored | None,
 ) -> SessionConfig:
-    journal, restored = None, None
-    if options.journal is not None:
-        restored = restore(read_journal(options.journal)) if options.resume else None
-        journal = JournalFile(options.journal)
+    journal = JournalFile(options.journal) if options.journal is not None else None
     config = SessionConfig(
         tokenizer=tokenizer,
         pacing=make_pacing(options.draft, options.pacing),
