@@ -26,13 +26,16 @@ def cpu_name() -> str:
 
 def commit() -> str:
     """The checked-out commit, with ``+`` when the tree differs from it; "unknown" outside a checkout."""
-    here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=True)
-        dirty = subprocess.run(["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, check=True)
+        return _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
+
+
+def _git(*words: str) -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def machine(**settings: object) -> dict[str, object]:

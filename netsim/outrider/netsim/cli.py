@@ -240,7 +240,7 @@ def _row(chosen: Profile) -> tuple[str, ...]:
 @app.command()
 def demo(
     prompt: Annotated[str, typer.Option(help="What to ask.")] = "",
-    max_tokens: Annotated[int, typer.Option(min=24, help="Longest answer, tokens.")] = 128,
+    max_tokens: Annotated[int, typer.Option(min=24, help="Longest answer, tokens.")] = 96,
     profile_name: ProfileName = "4g-medium",
     outage_token: Annotated[
         int, typer.Option(min=1, help="The link drops when this many tokens are shown.")

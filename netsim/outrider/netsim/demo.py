@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +44,7 @@ class DemoSettings:
     """What the demo shows."""
 
     prompt: str = PROMPT
-    max_tokens: int = 128
+    max_tokens: int = 96
     profile: str = "4g-medium"
     outage_token: int = 20
     outage_s: float = 3.0
@@ -251,6 +251,19 @@ def figures(split: Run, plain: Run, alone: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
+_ROWS: tuple[tuple[str, Callable[[TurnStats], str]], ...] = (
+    ("tokens", lambda s: f"{s.tokens}"),
+    ("tokens/s", lambda s: f"{s.tokens_per_s:.1f}"),
+    ("τ (tokens a round)", lambda s: f"{s.tau:.2f}" if s.drafted else "–"),
+    ("rounds", lambda s: f"{s.rounds}"),
+    ("bytes up / down", lambda s: f"{s.bytes_up} / {s.bytes_down}"),
+    ("RTT", lambda s: "–" if s.rtt_ms is None else f"{s.rtt_ms:.0f} ms"),
+    ("longest pause", lambda s: f"{s.longest_gap_s:.2f} s"),
+    ("drafted alone", lambda s: f"{s.provisional}"),
+    ("   of these kept / revised", lambda s: f"{s.kept} / {s.revised}"),
+)
+
+
 def _summary(
     console: Console, result: dict[str, Any], split: TurnStats, plain: TurnStats, settings: DemoSettings
 ) -> None:
@@ -258,18 +271,7 @@ def _summary(
     table.add_column("")
     for name in ("drafting on the device", "plain streaming"):
         table.add_column(name, justify="right")
-    rows = (
-        ("tokens", lambda s: f"{s.tokens}"),
-        ("tokens/s", lambda s: f"{s.tokens_per_s:.1f}"),
-        ("τ (tokens a round)", lambda s: f"{s.tau:.2f}" if s.drafted else "–"),
-        ("rounds", lambda s: f"{s.rounds}"),
-        ("bytes up / down", lambda s: f"{s.bytes_up} / {s.bytes_down}"),
-        ("RTT", lambda s: "–" if s.rtt_ms is None else f"{s.rtt_ms:.0f} ms"),
-        ("longest pause", lambda s: f"{s.longest_gap_s:.2f} s"),
-        ("drafted alone", lambda s: f"{s.provisional}"),
-        ("   of these kept / revised", lambda s: f"{s.kept} / {s.revised}"),
-    )
-    for label, figure in rows:
+    for label, figure in _ROWS:
         table.add_row(label, figure(split), figure(plain))
     console.print(table)
     same = "equals" if result["identical"] else "[bold red]DIFFERS FROM[/]"

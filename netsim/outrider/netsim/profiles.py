@@ -50,81 +50,81 @@ class Profile:
         return Schedule(random_outages=self.outages)
 
 
-def _profiles() -> tuple[Profile, ...]:
-    of, out = LinkSettings.of, OutageProcess
-    leo_spike = Spike(period_s=15, width_s=0.2, extra_ms=50)  # each way: +100 ms a round trip
-    return (
-        Profile(
-            "wifi",
-            "home Wi-Fi, near cloud",
-            of(rtt_ms=15, jitter_ms=3, down_mbit=100, up_mbit=40, loss=0.001, burst=2),
-        ),
-        Profile(
-            "5g-sa",
-            "5G standalone",
-            of(rtt_ms=25, jitter_ms=4, down_mbit=150, up_mbit=40, loss=0.003, burst=3),
-            out(600, 0.3, 2),
-        ),
-        Profile(
-            "5g-nsa",
-            "5G on a 4G core (far server: round trip 70 ms)",
-            of(rtt_ms=40, jitter_ms=8, down_mbit=60, up_mbit=20, loss=0.01, burst=4),
-            out(300, 0.5, 3),
-        ),
-        Profile(
-            "4g-good",
-            "4G, good coverage",
-            of(rtt_ms=55, jitter_ms=15, down_mbit=30, up_mbit=12, loss=0.01, burst=4),
-            out(300, 1, 4),
-        ),
-        Profile(
-            "4g-medium",
-            "4G, driving",
-            of(rtt_ms=85, jitter_ms=30, down_mbit=20, up_mbit=4, loss=0.02, burst=5),
-            out(150, 1, 8),
-        ),
-        Profile(
-            "4g-bad",
-            "4G at the cell's edge",
-            of(rtt_ms=110, jitter_ms=60, down_mbit=7, up_mbit=1, loss=0.04, burst=8),
-            out(60, 2, 15),
-        ),
-        Profile(
-            "3g",
-            "HSPA+, driving",
-            of(rtt_ms=125, jitter_ms=80, down_mbit=2.5, up_mbit=1, loss=0.05, burst=8),
-            out(60, 2, 15),
-        ),
-        Profile(
-            "subway",
-            "4G in a subway",
-            of(rtt_ms=85, jitter_ms=60, down_mbit=7, up_mbit=2, loss=0.03, burst=6),
-            out(30, 2, 60),
-        ),
-        Profile(
-            "train",
-            "4G in a commuter train",
-            of(rtt_ms=85, jitter_ms=50, down_mbit=3, up_mbit=1, loss=0.04, burst=8),
-            out(24, 1, 30),
-        ),
-        Profile(
-            "leo",
-            "low-orbit satellite, +100 ms for 0.2 s every 15 s",
-            of(rtt_ms=35, jitter_ms=8, down_mbit=100, up_mbit=12, loss=0.01, burst=5, spike=leo_spike),
-            out(300, 1, 5),
-        ),
-        Profile(
-            "geo",
-            "geostationary satellite",
-            of(rtt_ms=620, jitter_ms=20, down_mbit=20, up_mbit=3, loss=0.005, burst=3),
-            out(1200, 2, 20),
-        ),
-        Profile("flight", "one cut at a token, for good", of(), cut_for_good=True),
-        Profile("loopback", "no delay, no limit", of()),
-    )
+_of, _out = LinkSettings.of, OutageProcess
+_LEO_SPIKE = Spike(period_s=15, width_s=0.2, extra_ms=50)
+"""Each way: +100 ms a round trip."""
 
+_ALL = (
+    Profile(
+        "wifi",
+        "home Wi-Fi, near cloud",
+        _of(rtt_ms=15, jitter_ms=3, down_mbit=100, up_mbit=40, loss=0.001, burst=2),
+    ),
+    Profile(
+        "5g-sa",
+        "5G standalone",
+        _of(rtt_ms=25, jitter_ms=4, down_mbit=150, up_mbit=40, loss=0.003, burst=3),
+        _out(600, 0.3, 2),
+    ),
+    Profile(
+        "5g-nsa",
+        "5G on a 4G core (far server: round trip 70 ms)",
+        _of(rtt_ms=40, jitter_ms=8, down_mbit=60, up_mbit=20, loss=0.01, burst=4),
+        _out(300, 0.5, 3),
+    ),
+    Profile(
+        "4g-good",
+        "4G, good coverage",
+        _of(rtt_ms=55, jitter_ms=15, down_mbit=30, up_mbit=12, loss=0.01, burst=4),
+        _out(300, 1, 4),
+    ),
+    Profile(
+        "4g-medium",
+        "4G, driving",
+        _of(rtt_ms=85, jitter_ms=30, down_mbit=20, up_mbit=4, loss=0.02, burst=5),
+        _out(150, 1, 8),
+    ),
+    Profile(
+        "4g-bad",
+        "4G at the cell's edge",
+        _of(rtt_ms=110, jitter_ms=60, down_mbit=7, up_mbit=1, loss=0.04, burst=8),
+        _out(60, 2, 15),
+    ),
+    Profile(
+        "3g",
+        "HSPA+, driving",
+        _of(rtt_ms=125, jitter_ms=80, down_mbit=2.5, up_mbit=1, loss=0.05, burst=8),
+        _out(60, 2, 15),
+    ),
+    Profile(
+        "subway",
+        "4G in a subway",
+        _of(rtt_ms=85, jitter_ms=60, down_mbit=7, up_mbit=2, loss=0.03, burst=6),
+        _out(30, 2, 60),
+    ),
+    Profile(
+        "train",
+        "4G in a commuter train",
+        _of(rtt_ms=85, jitter_ms=50, down_mbit=3, up_mbit=1, loss=0.04, burst=8),
+        _out(24, 1, 30),
+    ),
+    Profile(
+        "leo",
+        "low-orbit satellite, +100 ms for 0.2 s every 15 s",
+        _of(rtt_ms=35, jitter_ms=8, down_mbit=100, up_mbit=12, loss=0.01, burst=5, spike=_LEO_SPIKE),
+        _out(300, 1, 5),
+    ),
+    Profile(
+        "geo",
+        "geostationary satellite",
+        _of(rtt_ms=620, jitter_ms=20, down_mbit=20, up_mbit=3, loss=0.005, burst=3),
+        _out(1200, 2, 20),
+    ),
+    Profile("flight", "one cut at a token, for good", _of(), cut_for_good=True),
+    Profile("loopback", "no delay, no limit", _of()),
+)
 
-PROFILES: dict[str, Profile] = {p.name: p for p in _profiles()}
+PROFILES: dict[str, Profile] = {p.name: p for p in _ALL}
 """All presets by name."""
 
 
