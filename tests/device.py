@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from outrider.client.answers import Finished, SessionEvent, Shown, TakenBack
 from outrider.client.channel import ChannelSettings
@@ -73,6 +74,8 @@ class Device:
     on_shown: Callable[[int], None] | None = None
     """Called with the number of tokens on display, each time it grows."""
     stops: Sequence[str] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Dials of the machine (`MachineSettings`) that differ from a session's own."""
 
     def ask(self, prompt: Sequence[int], max_new: int = 32, sampling: Sampling | None = None) -> Answer:
         """One question in a session of its own."""
@@ -82,7 +85,7 @@ class Device:
         self, prompt: Sequence[int], max_new: int = 32, sampling: Sampling | None = None
     ) -> Answer:
         """As `ask`, in the caller's event loop."""
-        async with asyncio.timeout(PATIENCE_S), Session(self.config()) as session:
+        async with asyncio.timeout(PATIENCE_S), self.session() as session:
             return await self.turn(session, prompt, max_new, sampling)
 
     def go_on(self) -> Answer:
@@ -90,7 +93,7 @@ class Device:
         return asyncio.run(self._go_on())
 
     async def _go_on(self) -> Answer:
-        async with asyncio.timeout(PATIENCE_S), Session(self.config()) as session:
+        async with asyncio.timeout(PATIENCE_S), self.session() as session:
             answer = Answer()
             async for event in session.resume(self.stops):
                 self._note(session, answer, event)
@@ -104,6 +107,12 @@ class Device:
         async for event in session.generate(prompt, max_new=max_new, sampling=sampling, stops=self.stops):
             self._note(session, answer, event)
         return answer
+
+    def session(self) -> Session:
+        """A session under the configuration, with other dials where asked for."""
+        session = Session(self.config())
+        session.machine.settings = replace(session.machine.settings, **self.settings)
+        return session
 
     def config(self) -> SessionConfig:
         """The session's configuration."""

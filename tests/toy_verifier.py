@@ -27,11 +27,12 @@ def toy_loaded(
     kv_budget_bytes: int = 1 << 20,
     padding: str = "off",
     stop_ids: tuple[int, ...] = (),
+    tokenizer_file: bytes = TOKENIZER,
 ) -> Loaded:
     """A toy target with rows, a bundle and a tokenizer file, ready to serve."""
     engine = engine or ToyEngine()
     store = BundleStore()
-    bundle, tokenizer = store.add_bytes(BUNDLE), store.add_bytes(TOKENIZER)
+    bundle, tokenizer = store.add_bytes(BUNDLE), store.add_bytes(tokenizer_file)
     served = Served(
         limits=limits or Limits(max_context_tokens=2048),
         vocabulary=engine.vocabulary,

@@ -294,7 +294,7 @@ def match_rate(target: Law, draft: Law) -> float:
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 4])
 def test_shared_coins_match_as_often_as_the_formula_says(coins: Coins, vocabulary: int) -> None:
-    """The real rule accepts a token drafted with the same noise at the closed form's rate; with other noise it does not."""
+    """The real rule accepts a token drafted with the same noise at the formula's rate, with other noise it does not."""
     target = Model(vocabulary, 0)
     words, levels = grid(vocabulary, LEVELS[vocabulary]), LEVELS[vocabulary]
     told_apart = 0
@@ -327,7 +327,9 @@ def test_one_coin_for_all_positions_is_found_out(coins: Coins) -> None:
     for weight in all_coins(coins, {START: words}):
         text = emitted(target, same_coins(target), 2)
         found[text] = found.get(text, 0.0) + weight
-    first = {(token,): sum(found.get((token, other), 0.0) for other in range(2)) for token in range(2)}
+    first: dict[Path, float] = {
+        (token,): sum(found.get((token, other), 0.0) for other in range(2)) for token in range(2)
+    }
     assert farthest(first, true_law(target, 1)) <= bound(2, levels)
     assert farthest(found, true_law(target, 2)) > 10 * bound(2, levels, 2)
 

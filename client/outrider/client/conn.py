@@ -26,6 +26,8 @@ class Round:
     sent_at: float
     deadline: float
     """When its verdict is late."""
+    held: int = 0
+    """Committed tokens when it was sent."""
 
 
 @dataclass(slots=True)

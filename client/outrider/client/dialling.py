@@ -137,7 +137,11 @@ class DialMachine(TextMachine):
     def on_closed(self, event: Closed) -> None:
         """A stream or an attempt has ended."""
         conn = self.conn_of(event.conn)
-        if conn is not None:
+        if conn is None:
+            return
+        if isinstance(event.error, ProtocolViolation) and not event.error.ours:
+            self.violation(conn, event.error.detail)
+        else:
             self.lost(conn, event.error)
 
     def lost(self, conn: Conn, error: OutriderError | None) -> None:
@@ -180,6 +184,7 @@ class DialMachine(TextMachine):
     def violation(self, conn: Conn, why: str) -> None:
         """The verifier did what the protocol forbids: drop the stream; after a few times drop the verifier."""
         self.violations += 1
+        self.limits = self.settings.assumed_limits  # those it told are worth as little as the rest
         self.drop(conn, cancel=True)
         self._dial_at = self.now + self.backoff.next()
         if self.violations >= self.settings.max_violations:

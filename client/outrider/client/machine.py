@@ -224,6 +224,9 @@ class SessionMachine(RoundMachine):
                 conn.busy_until = self.now + verdict.retry_after_ms / 1000
             case RoundOutcome.ENDED if round_.turn == self.turn_number and not self.finished:
                 self.violation(conn, "the turn is said to have ended, but no end came")
+            case RoundOutcome.SUPERSEDED if round_.turn == self.turn_number and not self.finished:
+                if len(self.sequence) <= round_.held:  # what supersedes a draft is committed, and told first
+                    self.violation(conn, "a draft is said to be superseded, but nothing was committed since")
             case RoundOutcome.VERIFIED if verdict.commit is not None:
                 if verdict.commit.turn != round_.turn:
                     self.violation(conn, "the verdict is of another turn than its round")
@@ -265,6 +268,8 @@ class SessionMachine(RoundMachine):
         fresh, kinds = commit.ids[max(skip, 0) :], commit.kinds[max(skip, 0) :]
         if problem is None and any(self.ends_at(token, have + i) for i, token in enumerate(fresh[:-1])):
             problem = "text goes on after a stop id"
+        if problem is None and max(commit.ids) >= self.settings.vocabulary:
+            problem = f"id {max(commit.ids)} is outside the vocabulary"
         if problem is not None:
             self.violation(conn, problem)
             return

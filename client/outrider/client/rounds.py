@@ -111,7 +111,15 @@ class RoundMachine(OpenMachine):
         cost = conn.opened.cost if conn.opened else CostCurve()
         deadline = self.now + self.deadlines.soft(cost_s(cost, len(draft.ids) + 1))
         conn.rounds[conn.last_round] = Round(
-            conn.last_round, self.turn_number, base, draft, path, self.cuts, self.now, deadline
+            conn.last_round,
+            self.turn_number,
+            base,
+            draft,
+            path,
+            self.cuts,
+            self.now,
+            deadline,
+            len(self.sequence),
         )
         return conn.last_round
 

@@ -67,6 +67,8 @@ from outrider.shared.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from outrider.client.bundle import Bundle
 
+SPARE_IDS = 4096
+"""A target rounds its embedding up: it may have this many ids that its tokenizer does not know."""
 LEAVE_S = 0.5
 """Longest wait for streams to end in good order when a session is closed."""
 
@@ -106,6 +108,7 @@ class Session:
                 reconcile=config.reconcile,
                 journal=config.journal is not None,
                 fingerprints=Fingerprints(tokenizer=config.tokenizer.sha256),
+                vocabulary=config.tokenizer.vocabulary + SPARE_IDS,
                 fetch_bundle=config.fetch is not None,
                 bulk_window_bytes=config.bulk_window_bytes,
             ),
