@@ -19,9 +19,13 @@ def export(
     """Join drafter weights, frozen target parts and tokenizer into the one file a device needs."""
     from outrider.cloud.export.bundle import export_bundle
     from outrider.cloud.target import target_folder
+    from outrider.shared.errors import ConfigError
 
     folder = target_folder(target, lambda line: typer.echo(line, err=True))
-    report = export_bundle(weights, folder, out, int8=not float32)
+    try:
+        report = export_bundle(weights, folder, out, int8=not float32)
+    except (OSError, ValueError) as error:
+        raise ConfigError("WEIGHTS", str(error), remedy="name a folder that `train moa` wrote") from error
     typer.echo(
         f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {report.vocabulary_size} draft ids, "
         f"step {report.training_step}, sha256 {report.sha256}"

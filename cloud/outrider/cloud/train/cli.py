@@ -51,15 +51,16 @@ def moa(
     from outrider.cloud.train.answers import ready_corpus
     from outrider.cloud.train.command import TrainingRequest, train_moa
     from outrider.cloud.train.trainer import TrainingPlan
+    from outrider.shared.errors import ConfigError
 
     if threads:
         torch.set_num_threads(threads)
     folder = target_folder(target, lambda line: typer.echo(line, err=True))
     work = work or out / "run"
-    files = ready_corpus(corpus, folder, work, answer_tokens, max_length, self_written, seed, typer.echo)
     plan = TrainingPlan(minutes=minutes, batch_texts=batch_texts, seed=seed)
-    train_moa(
-        TrainingRequest(
+    try:
+        files = ready_corpus(corpus, folder, work, answer_tokens, max_length, self_written, seed, typer.echo)
+        request = TrainingRequest(
             target=folder,
             corpus=files,
             out=out,
@@ -67,6 +68,9 @@ def moa(
             plan=plan,
             vocabulary_size=vocabulary,
             max_length=max_length,
-        ),
-        typer.echo,
-    )
+        )
+        train_moa(request, typer.echo)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "CORPUS", str(error), remedy="see docs/training.md for the forms of a corpus"
+        ) from error

@@ -172,8 +172,10 @@ class Trainer:
         MoaSettings(**values).save(self.folder)
         _save_whole(dict(self.drafter.state_dict()), self.folder / WEIGHTS_FILE)
         _save_whole(self._optimisers.state(), self.folder / OPTIMISER_FILE)
-        text = json.dumps(asdict(self.progress))
-        (self.folder / PROGRESS_FILE).write_text(text, encoding="utf-8")
+        # Last, and whole: it is what says that there is a checkpoint.
+        partial = self.folder / (PROGRESS_FILE + ".partial")
+        partial.write_text(json.dumps(asdict(self.progress)), encoding="utf-8")
+        partial.replace(self.folder / PROGRESS_FILE)
 
     def _pick(self) -> list[int]:
         count = len(self._training) // self.plan.batch_texts
