@@ -74,6 +74,8 @@ class Device:
     on_shown: Callable[[int], None] | None = None
     """Called with the number of tokens on display, each time it grows."""
     stops: Sequence[str] = ()
+    tls_ca: Path | None = None
+    """The authority of the verifier's certificate; None = plain text."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Dials of the machine (`MachineSettings`) that differ from a session's own."""
 
@@ -120,7 +122,7 @@ class Device:
         return SessionConfig(
             tokenizer=self.tokenizer,
             pacing=FixedPacing(self.plan),
-            channel=ChannelSettings(server=self.address),
+            channel=ChannelSettings(server=self.address, tls_ca=self.tls_ca),
             drafter=self.drafter,
             bundle=self.bundle,
             num_planes=self.num_planes,

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from outrider.client.answers import LinkNote
-from outrider.client.bundle import Bundle, load_bundle
 from outrider.client.cache import Cache
 from outrider.client.channel import ChannelSettings
-from outrider.client.drafter import Drafter
 from outrider.client.drafters.ngram import NgramDrafter
-from outrider.client.drafters.noisy import NoisyDrafter
-from outrider.client.plan import Plan
 from outrider.client.prepare import DeviceOptions, prepare
 from outrider.client.session import Session
-from outrider.cloud.config import ServeConfig, shipped_drafter
-from outrider.cloud.fetch import fetch_target
-from outrider.cloud.generate import generate
-from outrider.cloud.load import load
 from outrider.netsim.faults import Outage
 from outrider.netsim.settings import LinkSettings
 from outrider.netsim.threaded import ThreadedProxy
@@ -31,7 +23,7 @@ from outrider.shared.frames import Fingerprints
 from outrider.shared.sampling import Sampling
 from outrider.shared.tokenizer import Tokenizer
 from tests.device import Answer, Device, chain, provisional, tree
-from tests.harness import Handle, running_verifier
+from tests.real_model import Real, real_verifier
 from tests.tiny import write_tokenizer
 
 pytestmark = pytest.mark.model
@@ -41,63 +33,16 @@ GREEDY, COUPLED = Sampling(), Sampling(0.8, 50, 0.95, seed=5)
 PLANS = {"chain": chain(5), "tree": tree(12, 5)}
 
 
-@dataclass(frozen=True, slots=True)
-class Real:
-    """A verifier of the embedded target, its bundle, and what the target says alone."""
-
-    verifier: Handle
-    tokenizer: Tokenizer
-    bundle: Bundle
-    prompt: tuple[int, ...]
-    alone: dict[Sampling, tuple[int, ...]]
-
-    def drafter(self, kind: str, sampling: Sampling) -> Drafter:
-        """A drafter for the prompt."""
-        match kind:
-            case "moa":
-                return self.bundle.drafter()
-            case "ngram":
-                return NgramDrafter()
-            case _:
-                truth = (*self.prompt, *self.alone[sampling])
-                return NoisyDrafter(truth, 0.3, 3, self.tokenizer.vocabulary)
-
-    def device(self, kind: str, sampling: Sampling, plan: Plan, address: str = "") -> Device:
-        """A device that drafts with it."""
-        moa = kind == "moa"
-        return Device(
-            address=address or self.verifier.address,
-            tokenizer=self.tokenizer,
-            drafter=self.drafter(kind, sampling),
-            plan=plan,
-            bundle=self.bundle.sha256 if moa else b"",
-            num_planes=len(self.bundle.planes) if moa else 0,
-        )
-
-
 @pytest.fixture(scope="module")
 def real() -> Iterator[Real]:
-    """SmolLM2-135M-Instruct in float32 with the shipped drafter's bundle; the target's text first, then the server."""
-    weights = shipped_drafter()
-    assert weights is not None, "models/ holds no drafter"
-    loaded = load(ServeConfig(drafter=weights, threads=1, kv_budget_mib=256))
-    tokenizer = Tokenizer.from_folder(fetch_target())
-    prompt = tokenizer.chat([{"role": "user", "content": "Name three colours and say them again."}])
-    engine = loaded.engine
-    alone = {
-        sampling: tuple(generate(engine, prompt, sampling, COUNT, tokenizer.stop_ids))  # type: ignore[arg-type]
-        for sampling in (GREEDY, COUPLED)
-    }
-    served = loaded.bundles.find(loaded.description.fingerprints.bundle)
-    assert served is not None and served.path is not None
-    bundle = load_bundle(served.path)
-    with running_verifier(loaded=loaded) as verifier:
-        yield Real(verifier, tokenizer, bundle, prompt, alone)
+    """The embedded target, its drafter's bundle, and what it says alone."""
+    with real_verifier((GREEDY, COUPLED), COUNT) as made:
+        yield made
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, COUPLED], ids=["greedy", "coupled"])
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("kind", ["moa", "noisy"])
+@pytest.mark.parametrize("kind", ["moa", "0.3"])
 def test_the_text_is_the_targets(real: Real, kind: str, plan: str, sampling: Sampling) -> None:
     """Chain and tree, the trained drafter and a noisy one: token for token what `generate` says."""
     answer = real.device(kind, sampling, PLANS[plan]).ask(real.prompt, COUNT, sampling)
@@ -147,7 +92,9 @@ def test_another_target_is_refused(real: Real) -> None:
     async def ask() -> Answer:
         device = real.device("ngram", GREEDY, PLANS["chain"])
         async with asyncio.timeout(60), device.session() as session:
-            session.machine.fingerprints = Fingerprints(b"another target's law, 32 bytes.." , real.tokenizer.sha256)
+            session.machine.fingerprints = Fingerprints(
+                b"another target's law, 32 bytes..", real.tokenizer.sha256
+            )
             return await device.turn(session, real.prompt, COUNT)
 
     refused(asyncio.run(ask()), "law")
@@ -158,7 +105,9 @@ def test_a_wrong_bundle_is_replaced_not_refused(real: Real, tmp_path: Path) -> N
 
     async def run() -> None:
         channel = ChannelSettings(server=real.verifier.address)
-        prepared = await prepare(DeviceOptions(channel=channel, draft="chain", pacing="edge"), Cache(tmp_path))
+        prepared = await prepare(
+            DeviceOptions(channel=channel, draft="chain", pacing="edge"), Cache(tmp_path)
+        )
         assert any("n-gram" in note for note in prepared.notes)
         wrong = replace(prepared.config, bundle=b"a bundle of another drafter, 32 b", num_planes=1)
         wrong = replace(wrong, bundle=wrong.bundle[:32])
@@ -170,7 +119,7 @@ def test_a_wrong_bundle_is_replaced_not_refused(real: Real, tmp_path: Path) -> N
                         notes.append(event.note)
                 transcript = session.transcript
                 assert transcript is not None and transcript.ids == real.alone[GREEDY]
-                while session.machine.bundle != real.bundle.sha256:
+                while session.machine.bundle != real.bundle.sha256:  # noqa: ASYNC110 - the machine tells nobody
                     await asyncio.sleep(0.05)
             assert session.machine.num_planes == len(real.bundle.planes)
             assert session.machine.active is not None and session.machine.active.planes
