@@ -18,6 +18,7 @@ import pytest
 
 from outrider.client.drafters.noisy import NoisyDrafter
 from outrider.client.transcript import UNVERIFIED
+from outrider.shared.frames import Limits
 from outrider.shared.tokenizer import Tokenizer
 from tests.device import STREAM, Answer, Device, chain, tree
 from tests.harness import Handle, running_verifier
@@ -181,3 +182,16 @@ def test_ten_thousand_lies(stage: Stage) -> None:
 def resident_bytes() -> int:
     """Memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_verifier_that_never_runs_ahead_is_asked_for_steps(stage: Stage) -> None:
+    """Where run-ahead is granted but limited to nothing, a streaming device takes single steps instead of waiting."""
+    engine = ToyEngine(VOCABULARY)
+    limits = Limits(max_context_tokens=2048, max_run_ahead_tokens=0)
+    stop_ids, artefact = stage.tokenizer.stop_ids, stage.tokenizer.artefact
+    loaded = toy_loaded(engine, limits=limits, stop_ids=stop_ids, tokenizer_file=artefact)
+    with running_verifier(loaded=loaded) as verifier:
+        device = Device(address=verifier.address, tokenizer=stage.tokenizer, plan=STREAM)
+        answer = device.ask(PROMPT, COUNT)
+    assert answer.ids == stage.alone
+    assert answer.finished is not None and answer.finished.stats.rounds >= COUNT

@@ -67,7 +67,8 @@ class RoundMachine(OpenMachine):
             self._send_round(conn, plan, tree)
 
     def _runs_ahead(self, conn: Conn, plan: Plan) -> bool:
-        return Feature.RUN_AHEAD in conn.granted and plan.run_ahead > 0 and self.stop_at is None
+        able = Feature.RUN_AHEAD in conn.granted and conn.limits.max_run_ahead_tokens > 0
+        return able and plan.run_ahead > 0 and self.stop_at is None
 
     def sent_to(self, conn: Conn) -> int:
         """Position up to which the tail is under way in rounds of this stream."""
