@@ -66,6 +66,7 @@ class SessionMachine(RoundMachine):
         self._dispatch(event)
         self.check_deadlines()
         self.dial_if_due()
+        self._report_link()  # before what is shown because of it
         self.advance()
         self._after_finish()
         self._report_link()
