@@ -32,12 +32,19 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(target: Path) -> Iterator[ServerProcess]:
-    """`outrider-cloud serve` on the tiny target."""
+    """`outrider-cloud serve` on the tiny target, on a port of our choice as an operator would start it."""
     with server_process(
-        "serve", "--target", str(target), "--port", "0", "--threads", "1", "--drafter", "none",
+        "serve", "--target", str(target), "--port", str(free_port()), "--threads", "1", "--drafter", "none",
         "--kv-budget-mib", "64", "--metrics-port", "0", module=MODULE,
     ) as process:  # fmt: skip
         yield process
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -19,8 +20,10 @@ from outrider.cloud.logs import event
 from outrider.cloud.metrics import Metrics, MetricsServer
 from outrider.cloud.runner import Engine, RowMaker
 from outrider.cloud.service import OPEN_TIMEOUT_S, VerifierService
+from outrider.shared.errors import ConfigError
 from outrider.shared.frames import Description
 from outrider.shared.program import version
+from outrider.shared.transport import split_address
 from outrider.v1 import verifier_pb2, verifier_pb2_grpc
 
 _log = logging.getLogger(__name__)
@@ -112,8 +115,19 @@ def _add_reflection(server: grpc.aio.Server) -> None:
 
 
 async def probe(settings: ListenerSettings) -> None:
-    """Bind the address and let it go. Raises ConfigError for what would only show after the target is loaded."""
-    await listen(settings).server.stop(None)
+    """Try address and credentials. Raises ConfigError for what would only show after the target is loaded.
+
+    The address is tried with a socket of our own: a gRPC server that was never started does not let go of its port.
+    """
+    host, port = split_address(settings.listen, setting="--listen")
+    await listen(replace(settings, listen=f"[{host}]:0" if ":" in host else f"{host}:0")).server.stop(None)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except OSError as error:
+        raise ConfigError(
+            "--listen", f"cannot listen on {settings.listen}: {error.strerror or error}"
+        ) from error
 
 
 async def serve(config: ServeConfig, loaded: Loaded, announce: Callable[[str], None]) -> int:
