@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import contextlib
 import queue
 from collections.abc import Iterator
@@ -97,11 +99,22 @@ def test_a_reset_ends_the_stream_and_the_channel_connects_again() -> None:
             code = error.code()
         stream.close()
         assert code is grpc.StatusCode.UNAVAILABLE
-        again = Stream(channel)
-        again.send(b"two")
-        assert again.get() == b"two"
-        again.close()
+        assert echoed_again(channel, b"two")
         assert proxy.stats.connections == 2
+
+
+def echoed_again(channel: grpc.Channel, message: bytes) -> bool:
+    """A new stream on the channel, which may not have noticed yet that its old connection is gone."""
+    for _ in range(50):
+        stream = Stream(channel)
+        try:
+            stream.send(message)
+            return stream.get() == message
+        except grpc.RpcError:
+            time.sleep(0.05)
+        finally:
+            stream.close()
+    return False
 
 
 def test_many_messages_and_a_large_one_pass_a_poor_link() -> None:
