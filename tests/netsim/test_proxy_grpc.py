@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import contextlib
 import queue
+import time
 from collections.abc import Iterator
 from concurrent import futures
 
