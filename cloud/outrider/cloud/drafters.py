@@ -19,7 +19,7 @@ from outrider.shared.codec import encode_rows
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import BundleInfo, RowEncoding, RowPlane
 
-_CACHE_VERSION = b"2"
+_CACHE_VERSION = b"3"
 """Part of a cached bundle's name; changes whenever an export would write something else."""
 
 

@@ -221,10 +221,17 @@ class _DeviceGraph:
         scores = b.node("Add", b.node("Mul", logits, "inv_temperature"), "noise")
         best, places = b.node("TopK", scores, "k", axis=-1, largest=1, sorted=1, outputs=2)
         vocabulary = b.constant("vocabulary", np.array(s.draft_vocabulary, dtype=np.int64))
-        total = b.node("ReduceLogSumExp", b.node("Mul", scores, "inv_kappa"), b.ints(-1), keepdims=0)
+        total = self._log_sum_exp(b.node("Mul", scores, "inv_kappa"), b.node("Mul", best, "inv_kappa"))
         b.output("scores", np.float32, ["m", "k"], best)
         b.output("token_ids", np.int64, ["m", "k"], b.node("Gather", vocabulary, places))
         b.output("logsumexp", np.float32, ["m"], total)
+
+    def _log_sum_exp(self, values: str, best: str) -> str:
+        """Over the last axis; ``best`` begins with the largest. ReduceLogSumExp is ten times slower in onnxruntime."""
+        b = self.b
+        largest = b.node("Gather", best, b.ints(0), axis=1)
+        total = b.node("ReduceSum", b.node("Exp", b.node("Sub", values, largest)), b.ints(-1), keepdims=1)
+        return str(b.node("Squeeze", b.node("Add", b.node("Log", total), largest), b.ints(-1)))
 
 
 def _size_kind(segment: _Segment) -> str:
