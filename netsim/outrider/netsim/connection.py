@@ -7,6 +7,7 @@ effect by changing a pipe or a lane and running the pumps again; no wait has to 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Protocol
@@ -104,7 +105,8 @@ class Side(asyncio.BufferedProtocol):
     def end(self) -> None:
         """Send FIN."""
         if self._transport is not None and self.alive and self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(OSError):  # the other end may be gone already
+                self._transport.write_eof()
 
     def close(self) -> None:
         """Close in order, after what is written."""

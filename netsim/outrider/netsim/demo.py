@@ -34,7 +34,7 @@ from outrider.netsim.proxy import Proxy
 from outrider.shared.errors import ConfigError
 
 LISTENING = "outrider-cloud listening on "
-PROMPT = "Write a Python function that checks whether a number is prime, then explain it step by step."
+PROMPT = "Write a Python function that returns the sum of a list of numbers, then explain it step by step."
 START_S = 150.0
 """Longest wait for the verifier: the first start converts the target."""
 
