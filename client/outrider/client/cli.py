@@ -6,7 +6,10 @@ imported when a command needs them, so that ``--help`` answers at once.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,6 +27,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+WORD_S = 2.0
+"""Silence on stdin after which the user is told what is waited for."""
 
 Server = Annotated[str | None, typer.Option(envvar="OUTRIDER_SERVER", help="The verifier's HOST:PORT.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Longest answer, tokens.")]
@@ -132,10 +138,12 @@ def chat(
 
 
 def _prompt(argument: str | None) -> str:
-    """The argument, with what comes through a pipe after it. Raises ConfigError when there is neither."""
-    piped = "" if argument not in (None, "-") and sys.stdin.isatty() else _stdin(argument)
-    parts = [part for part in ("" if argument in (None, "-") else argument, piped) if part]
-    text = "\n".join(part.rstrip("\n") for part in parts if part)
+    """The argument, with what comes through a pipe after it. Raises BadParameter when there is neither."""
+    if argument is None and sys.stdin is not None and sys.stdin.isatty():
+        raise typer.BadParameter("missing; give it as an argument or through a pipe", param_hint="PROMPT")
+    given = "" if argument is None or argument == "-" else argument
+    piped = _stdin() if not given or _is_piped() else ""
+    text = "\n".join(part.rstrip("\n") for part in (given, piped) if part)
     if not text.strip():
         raise typer.BadParameter(
             "the prompt is empty; give it as an argument or through a pipe", param_hint="PROMPT"
@@ -143,13 +151,29 @@ def _prompt(argument: str | None) -> str:
     return text
 
 
-def _stdin(argument: str | None) -> str:
-    if sys.stdin.isatty() and argument is None:
-        raise typer.BadParameter("missing; give it as an argument or through a pipe", param_hint="PROMPT")
+def _is_piped() -> bool:
+    """Whether stdin is a pipe or a file: what a service or a terminal has there is no part of the prompt."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or replaced by something without a descriptor
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+
+
+def _stdin() -> str:
+    if sys.stdin is None or sys.stdin.closed:
+        return ""
+    patience = threading.Timer(
+        WORD_S, lambda: print("outrider: reading the prompt from stdin …", file=sys.stderr)
+    )
+    patience.daemon = True
+    patience.start()
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         raise ConfigError("stdin", f"is not UTF-8 text ({error.reason})") from error
+    finally:
+        patience.cancel()
 
 
 def _request(values: dict[str, object]) -> Request:
