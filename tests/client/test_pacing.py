@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.client.cost import pass_s
 from outrider.client.events import LinkState
 from outrider.client.pacing import (
     MARGIN,
@@ -22,7 +23,6 @@ from outrider.client.pacing import (
     estimate_alpha,
     expected_chain,
     make_pacing,
-    pass_s,
     room,
 )
 from outrider.client.plan import STREAMING, PacingInputs
@@ -230,3 +230,10 @@ def test_padded_passes_are_filled() -> None:
     padded = CostCurve((1, 8, 16), (50_000, 50_000, 80_000))
     assert [pass_s(padded, width) for width in (1, 5, 8, 9, 16)] == [0.05, 0.05, 0.05, 0.08, 0.08]
     assert pass_s(CostCurve((1, 8, 16), (10_000, 50_000, 80_000)), 12) == pytest.approx(0.065)
+
+
+def test_a_curve_that_repeats_a_width_is_no_trap() -> None:
+    """Widths told twice, or only one of them, give a finite time for every width."""
+    for curve in (CostCurve((5, 5), (10, 20)), CostCurve((1, 1, 8), (10, 30, 90)), CostCurve((3,), (7,))):
+        assert all(0 < pass_s(curve, width) < 1 for width in range(1, 64))
+    assert pass_s(CostCurve(), 4, unknown_s=0.0) == 0.0

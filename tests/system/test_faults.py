@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from outrider.client.answers import Finished
+from outrider.client.commands import outcome, watch
 from outrider.client.drafters.noisy import NoisyDrafter
 from outrider.client.machine_settings import Offline, Reconcile
+from outrider.client.views import PipeView
 from outrider.netsim.faults import Blackhole, Cut, Outage, Reset
 from outrider.netsim.settings import LinkSettings
 from outrider.netsim.threaded import ThreadedProxy
+from outrider.shared.errors import ExitCode
 from outrider.shared.sampling import Sampling
 from tests.device import STREAM, Answer, Device, chain, provisional, tree
 from tests.harness import Handle, running_verifier
@@ -199,3 +205,28 @@ def test_policies_do_what_they_say(target: Target, verifier: Handle, policy: Rec
     else:
         assert provisional(answer) > 0
         assert len(answer.ids) > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("offline", ExitCode.DONE), ("unreachable", ExitCode.UNREACHABLE)]
+)
+def test_a_verifier_that_never_comes_ends_the_answer(target: Target, reason: str, code: ExitCode) -> None:
+    """Nothing waits for ever: after the patience the answer ends with what was drafted alone, told as unverified."""
+    prompt = target.prompt("gone")
+    device = Device(
+        address="127.0.0.1:1", tokenizer=target.tokenizer, plan=chain(4),
+        drafter=noisy(target, prompt, target.alone(prompt, COUNT)),
+    )  # fmt: skip
+
+    async def ask() -> tuple[Finished, str]:
+        out = io.StringIO()
+        async with asyncio.timeout(30), device.session() as session:
+            events = session.generate(prompt, max_new=COUNT)
+            finished = await watch(session, events, PipeView(out, io.StringIO()), (0.5, reason))
+        return finished, out.getvalue()
+
+    finished, text = asyncio.run(ask())
+    assert (finished.reason, finished.verified) == (reason, False)
+    assert finished.stats.tokens > 0
+    assert text.strip()
+    assert outcome(finished) is code

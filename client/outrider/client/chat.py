@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 
-from outrider.client.commands import GIVE_UP_S, Request, make_view, outcome, tell, watch
+from outrider.client.commands import PATIENCE, Request, make_view, outcome, tell, watch
 from outrider.client.machine_settings import Offline
 from outrider.client.prepare import prepare
 from outrider.client.report import lines
@@ -87,8 +87,7 @@ class Chat:
         events = session.generate(
             ids, keep=keep, max_new=request.max_tokens, sampling=request.sampling(), stops=request.stop or ()
         )
-        give_up_s = GIVE_UP_S if request.offline == Offline.NEVER else None
-        finished = await watch(session, events, make_view(request), give_up_s)
+        finished = await watch(session, events, make_view(request), PATIENCE.get(Offline(request.offline)))
         if request.stats:
             tell(*lines(finished))
         return outcome(finished)

@@ -9,7 +9,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from outrider.shared.errors import ConfigError, ExitCode, LinkDown
 from outrider.shared.sampling import Sampling
 from outrider.shared.transport import split_address
 
-GIVE_UP_S = 60.0
-"""With --offline never: longest wait for the link to come back."""
+PATIENCE = {Offline.NEVER: (60.0, "unreachable"), Offline.AUTO: (120.0, "offline")}
+"""Longest wait for the link to come back, seconds, and how the answer ends after it: with what is verified, or with
+what was drafted alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,8 @@ class Request:
     def sampling(self) -> Sampling:
         """How the target chooses; a seed is drawn when none was given. Raises InvalidField."""
         seed = self.drawn_seed if self.seed is None else self.seed
-        return Sampling(self.temperature, self.top_k, self.top_p, seed if self.temperature else 0)
+        checked = Sampling(self.temperature, self.top_k, self.top_p, seed)
+        return checked if self.temperature else replace(checked, seed=0)
 
     def device(self) -> DeviceOptions:
         """Link and drafter. Raises ConfigError."""
@@ -117,7 +119,7 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
                 ids, max_new=request.max_tokens, sampling=sampling, stops=request.stop or ()
             )
         view = make_view(request)
-        finished = await watch(session, events, view, GIVE_UP_S if request.offline == Offline.NEVER else None)
+        finished = await watch(session, events, view, PATIENCE.get(Offline(request.offline)))
     transcript = session.transcript
     if request.as_json and transcript is not None:
         result = as_json(finished, transcript) | {"seed": sampling.seed}
@@ -136,9 +138,15 @@ def _prompt_ids(prepared: Prepared, prompt: str, system: str | None, raw: bool) 
 
 
 async def watch(
-    session: Session, events: AsyncIterator[SessionEvent], view: View, give_up_s: float | None = None
+    session: Session,
+    events: AsyncIterator[SessionEvent],
+    view: View,
+    patience: tuple[float, str] | None = None,
 ) -> Finished:
-    """Show an answer to its end. Ctrl-C stops it where it stands; a second one leaves the program at once."""
+    """Show an answer to its end. Ctrl-C stops it where it stands; a second one leaves the program at once.
+
+    ``patience``: seconds in a row without the link after which it ends, and the reason it then gives.
+    """
     restore = _on_interrupt(session)
     watchdog: asyncio.TimerHandle | None = None
     loop = asyncio.get_running_loop()
@@ -147,11 +155,13 @@ async def watch(
             transcript = session.transcript
             if transcript is not None:
                 view.show(event, transcript)
-            if isinstance(event, LinkNote) and give_up_s is not None:
-                if watchdog is not None:
-                    watchdog.cancel()
+            if isinstance(event, LinkNote) and patience is not None:
                 down = event.state is not LinkState.ONLINE
-                watchdog = loop.call_later(give_up_s, session.stop, "unreachable") if down else None
+                if watchdog is not None and not down:
+                    watchdog.cancel()
+                    watchdog = None
+                elif watchdog is None and down:
+                    watchdog = loop.call_later(patience[0], session.stop, patience[1])
             if isinstance(event, Finished):
                 return event
     finally:
@@ -190,6 +200,8 @@ def outcome(finished: Finished) -> ExitCode:
     if finished.reason == "unreachable":
         tell("the verifier did not come back; what was verified stands above")
         return ExitCode.UNREACHABLE
+    if finished.reason == "offline":
+        tell("the verifier did not come back: the end of this text, if not all of it, was not verified")
     return ExitCode.DONE
 
 

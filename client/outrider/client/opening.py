@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.client.conn import Conn
+from outrider.client.conn import Conn, Round
+from outrider.client.cost import pass_s
 from outrider.client.dialling import DialMachine
 from outrider.client.events import Connected, Fetch, HangUp
 from outrider.client.journal import session_record
@@ -98,7 +99,21 @@ class OpenMachine(DialMachine):
 
     def note_round(self, conn: Conn, draft: Draft, base: int, path: int) -> int:
         """Account for a draft that is sent now; its number."""
-        raise NotImplementedError
+        conn.last_round += 1
+        cost = conn.opened.cost if conn.opened else CostCurve()
+        deadline = self.now + self.deadlines.soft(pass_s(cost, len(draft.ids) + 1, unknown_s=0.0))
+        conn.rounds[conn.last_round] = Round(
+            conn.last_round,
+            self.turn_number,
+            base,
+            draft,
+            path,
+            self.cuts,
+            self.now,
+            deadline,
+            len(self.sequence),
+        )
+        return conn.last_round
 
     def on_opened(self, conn: Conn, frame: Opened) -> None:
         """The verifier knows the session: this stream is the one from now on."""

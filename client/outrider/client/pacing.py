@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from outrider.client.cost import pass_s
 from outrider.client.plan import STREAMING, Pacing, PacingInputs, Plan
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import UNLIMITED, CostCurve, Feature, Limits
@@ -27,9 +28,6 @@ RANKS = (0.55, 0.21, 0.12)
 """Of the tokens that the best child misses, the share that the second, third and fourth child hold (measured)."""
 ASSUMED_NODE_S = 0.001
 ASSUMED_RTT_S = 0.030
-ASSUMED_PASS_S = 0.030
-PAD = 8
-"""Rows to which a width-invariant engine pads its passes."""
 MARGIN = 1.05
 """Streaming must be this much faster than drafting to be chosen."""
 TRY_EVERY, TRY_FOR = 128, 4
@@ -169,26 +167,6 @@ def estimate_alpha(rounds: int, drafted: int, accepted: int, tree: bool) -> int:
 
 
 @lru_cache(maxsize=1024)
-def pass_s(cost: CostCurve, width: int) -> float:
-    """Seconds of a target pass of ``width`` tokens: interpolated, beyond the last measurement at its mean slope."""
-    if not cost.widths:
-        return ASSUMED_PASS_S
-    points = sorted(zip(cost.widths, cost.costs_us, strict=True))
-    measured = dict(points)
-    if width > PAD and measured.get(1, 0) > 0.9 * measured.get(PAD, math.inf):
-        width = -(-width // PAD) * PAD  # one token costs what eight do: passes are padded
-    if len(points) == 1:
-        return max(points[0][1], 1) / 1e6
-    (w0, c0), (w1, c1) = points[0], points[-1]
-    if width >= w1:
-        return max(c1 + (width - w1) * max(c1 - c0, 0) / (w1 - w0), 1) / 1e6
-    for (left, low), (right, high) in zip(points, points[1:], strict=False):
-        if width <= right:
-            share = max(width - left, 0) / (right - left)
-            return max(low + share * (high - low), 1) / 1e6
-    return max(c1, 1) / 1e6
-
-
 def node_s(inputs: PacingInputs) -> float:
     """Seconds a drafted token costs on this device."""
     return _rounded(ASSUMED_NODE_S if inputs.draft_node_s is None else inputs.draft_node_s)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.client.conn import Conn, Round, on_path
+from outrider.client.conn import Conn, on_path
 from outrider.client.drafter import Budget
 from outrider.client.events import Drafted, LinkState
 from outrider.client.opening import OpenMachine
 from outrider.client.plan import Plan
 from outrider.shared.anchor import extend
 from outrider.shared.draft import Draft
-from outrider.shared.frames import CostCurve, DraftFrame, Feature, Steer
+from outrider.shared.frames import DraftFrame, Feature, Steer
 
 
 class RoundMachine(OpenMachine):
@@ -106,24 +106,6 @@ class RoundMachine(OpenMachine):
         draft = Draft((*path[:before], *tree.ids), parents)
         return draft if max(draft.depths) <= conn.limits.max_tree_depth else None
 
-    def note_round(self, conn: Conn, draft: Draft, base: int, path: int) -> int:
-        """Account for a draft that is sent now; its number."""
-        conn.last_round += 1
-        cost = conn.opened.cost if conn.opened else CostCurve()
-        deadline = self.now + self.deadlines.soft(cost_s(cost, len(draft.ids) + 1))
-        conn.rounds[conn.last_round] = Round(
-            conn.last_round,
-            self.turn_number,
-            base,
-            draft,
-            path,
-            self.cuts,
-            self.now,
-            deadline,
-            len(self.sequence),
-        )
-        return conn.last_round
-
     def _steer(self, conn: Conn, plan: Plan) -> None:
         """Send a window without a draft when the verifier needs one to go on."""
         grown = len(self.sequence) - conn.window_length
@@ -166,16 +148,3 @@ class RoundMachine(OpenMachine):
                 self.report(
                     LinkState.OFFLINE if self.active is None else LinkState.LATE, "ended, unconfirmed"
                 )
-
-
-def cost_s(cost: CostCurve, width: int) -> float:
-    """Seconds of a target pass of ``width`` tokens, interpolated; 0 where nothing was measured."""
-    points = list(zip(cost.widths, cost.costs_us, strict=True))
-    if not points:
-        return 0.0
-    low = max((point for point in points if point[0] <= width), default=points[0])
-    high = min((point for point in points if point[0] >= width), default=points[-1])
-    if high[0] == low[0]:
-        return low[1] / 1e6
-    share = (width - low[0]) / (high[0] - low[0])
-    return (low[1] + share * (high[1] - low[1])) / 1e6
