@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from outrider.client.drafter import Budget, Proposal
 from outrider.client.drafters.graph import Layout, OnnxGraph
 from outrider.client.drafters.moa import MoaDrafter
-from outrider.cloud.export.graph import build_graph
+from outrider.cloud.moa.graph import build_graph
 from outrider.cloud.moa.device_half import DeviceHalf
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling

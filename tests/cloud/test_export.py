@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from outrider.cloud.export.graph import build_graph
+from outrider.cloud.moa.graph import build_graph
 from outrider.cloud.export.vocabulary import byte_alphabet, choose_vocabulary, required_ids
 from outrider.cloud.moa.device_half import DeviceHalf, DeviceStep
 from tests.tiny_drafter import random_drafter, tiny_settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 
-from outrider.cloud.export.graph import build_graph
+from outrider.cloud.moa.graph import build_graph
 from outrider.cloud.export.vocabulary import required_ids
 from outrider.cloud.fingerprint import weights_fingerprint
 from outrider.cloud.moa.config import MoaSettings
