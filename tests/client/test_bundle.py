@@ -134,12 +134,26 @@ def test_impossible_metadata_is_named(bundle_path: Path, tmp_path: Path, name: s
 
 
 def test_planes_must_be_in_order_and_divide(bundle_path: Path, tmp_path: Path) -> None:
-    """Plane numbers, widths and parts are checked against the graph's layout."""
+    """Plane numbers, widths and parts are checked, against each other and against the graph."""
     planes = json.loads(metadata(bundle_path.read_bytes())["outrider.planes"])
-    for key, value in (("plane", 5), ("width", 32), ("parts", 3), ("parts", 0)):
+    for key, value in (("plane", 5), ("width", 0), ("parts", 3), ("parts", 0)):
         wrong = [planes[0] | {key: value}, *planes[1:]]
         with pytest.raises(BundleError, match="planes"):
             load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", "planes", json.dumps(wrong)))
+    wrong = [planes[0] | {"width": 32}, *planes[1:]]
+    narrow = load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", "planes", json.dumps(wrong)))
+    with pytest.raises(BundleError, match="rows.0"):
+        narrow.drafter()
+
+
+def test_a_bundle_of_the_first_format_still_loads(bundle_path: Path, tmp_path: Path) -> None:
+    """Bundles written before kinds other than MoA existed draft as before."""
+    old = load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", "format", "1"))
+    ids = old.tokenizer.encode("the end of the")
+    drafter, newer = old.drafter(), load_bundle(bundle_path).drafter()
+    for each in (drafter, newer):
+        each.begin(ids)
+    assert drafter.kind == "moa" and drafter.propose(Budget(4, 4)) == newer.propose(Budget(4, 4))
 
 
 def test_a_drafter_that_cannot_stop_is_refused(bundle_path: Path, tmp_path: Path) -> None:
@@ -157,7 +171,7 @@ def test_another_tokenizer_is_noticed(bundle_path: Path, tmp_path: Path) -> None
             load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", "tokenizer", wrong))
 
 
-@pytest.mark.parametrize(("name", "value"), [("format", "2"), ("kind", "eagle9")])
+@pytest.mark.parametrize(("name", "value"), [("format", "3"), ("kind", "eagle9")])
 def test_a_newer_bundle_asks_for_an_update(bundle_path: Path, tmp_path: Path, name: str, value: str) -> None:
     """What this program does not know is refused with advice."""
     with pytest.raises(BundleError, match="update"):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from outrider.client.drafter import Budget, Proposal
 from outrider.client.drafters.graph import Layout, OnnxGraph
-from outrider.client.drafters.moa import MoaDrafter
-from outrider.cloud.moa.graph import build_graph
+from outrider.client.drafters.moa import GraphDrafter
 from outrider.cloud.moa.device_half import DeviceHalf
+from outrider.cloud.moa.graph import build_graph
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 from tests.tiny_drafter import VOCABULARY, Device, random_drafter, random_kv, rows_of, tiny_settings
@@ -32,6 +32,7 @@ def graph(num_tli: int) -> OnnxGraph:
     settings = tiny_settings(num_tli)
     model = build_graph(*random_drafter(settings), MAX_POSITION, {}, int8=False)
     layout = Layout(
+        kind="moa",
         own_layers=settings.own_layers,
         own_width=settings.kv_width,
         tli_layers=num_tli,
@@ -53,15 +54,15 @@ def planes(num_tli: int, length: int = LENGTH) -> Planes:
     return tuple(plane.numpy() for plane in rows)
 
 
-def give(drafter: MoaDrafter, rows: Planes, start: int, stop: int) -> None:
+def give(drafter: GraphDrafter, rows: Planes, start: int, stop: int) -> None:
     """Rows of all planes for positions start … stop-1."""
     for plane, values in enumerate(rows):
         drafter.add_rows(plane, start, values[start:stop])
 
 
-def fresh(num_tli: int, ids: list[int], rows: int) -> MoaDrafter:
+def fresh(num_tli: int, ids: list[int], rows: int) -> GraphDrafter:
     """A drafter that has ``ids`` and the rows of the first ``rows`` positions, and no past."""
-    drafter = MoaDrafter(graph(num_tli))
+    drafter = GraphDrafter(graph(num_tli))
     give(drafter, planes(num_tli), 0, rows)
     drafter.begin(ids)
     return drafter
@@ -141,7 +142,7 @@ def test_begin_keeps_the_common_prefix() -> None:
 @pytest.mark.parametrize("num_tli", [0, 2])
 def test_rows_may_come_in_any_order_or_never(num_tli: int) -> None:
     """Rows plane by plane, newest first, twice or late: the same draft; a position short of one plane has no row."""
-    drafter = MoaDrafter(graph(num_tli))
+    drafter = GraphDrafter(graph(num_tli))
     drafter.begin(IDS[:10])
     assert drafter.propose(CHAIN).draft.ids
     rows = planes(num_tli)

@@ -17,18 +17,43 @@ import numpy as np
 
 from outrider.client.drafter import Drafter
 from outrider.client.drafters.graph import Layout, OnnxGraph
-from outrider.client.drafters.moa import MoaDrafter
+from outrider.client.drafters.moa import GraphDrafter
 from outrider.client.onnxfile import BrokenFile, metadata, refers_outside
 from outrider.shared.errors import BundleError, ConfigError
 from outrider.shared.frames import RowEncoding, RowPlane
 from outrider.shared.tokenizer import Tokenizer, make_artefact
 
-FORMAT = 1
+FORMAT = 2
+"""Newest format; 2 differs from 1 in that planes say how wide rows are, and in the kinds there are."""
 MAX_BYTES = 1 << 30
 MAX_POSITION = 1 << 20
 PREFIX = "outrider."
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a drafter of one kind is made, and what its bundle must have."""
+
+    make: Callable[[bytes, Layout], Drafter]
+    """The model's bytes and its layout -> a drafter; ValueError if they do not fit."""
+    rows: bool
+    """Whether it reads state rows."""
+    own_layers: bool = True
+    """Whether it keeps K/V of its own."""
+
+
+def _graph_drafter(data: bytes, layout: Layout) -> Drafter:
+    return GraphDrafter(OnnxGraph(data, layout))
+
+
+KINDS: Mapping[str, Kind] = {
+    "moa": Kind(_graph_drafter, rows=True),
+    "glide": Kind(_graph_drafter, rows=True),
+    "independent": Kind(_graph_drafter, rows=False),
+}
+"""Kinds a bundle can be of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,7 @@ class Bundle:
         held = self._contents.held
         data = held.pop() if held else self._again()
         try:
-            return MoaDrafter(OnnxGraph(data, self.layout))
+            return KINDS[self.kind].make(data, self.layout)
         except ValueError as error:
             raise BundleError(f"{self.path}: {error}") from error
 
@@ -137,15 +162,16 @@ class _Metadata:
 def _bundle(path: Path, data: bytes, found: _Metadata) -> Bundle:
     version = found.read("format", int, lambda value: value >= 1)
     kind = found.text("kind")
-    if version > FORMAT or kind != "moa":
+    if version > FORMAT or kind not in KINDS:
         raise BundleError(
-            f"{path} is of format {version}, kind {kind!r}; this program reads format {FORMAT}, kind 'moa'",
+            f"{path} is of format {version}, kind {kind!r}; this program reads formats up to {FORMAT} and the "
+            f"kinds {', '.join(KINDS)}",
             remedy="update outrider",
         )
     settings = found.read("settings", json.loads, lambda value: isinstance(value, dict))
     tokenizer = _tokenizer(found)
-    layout = _layout(found)
-    planes = _planes(found, layout)
+    planes = _planes(found, KINDS[kind])
+    layout = _layout(found, kind, planes)
     missing = sorted(set(tokenizer.stop_ids) - set(layout.vocabulary.tolist()))
     if missing:
         raise _Wrong(f"its draft vocabulary lacks the stop id {missing[0]}: drafting alone would never end")
@@ -164,23 +190,33 @@ def _bundle(path: Path, data: bytes, found: _Metadata) -> Bundle:
     )
 
 
-def _layout(found: _Metadata) -> Layout:
-    own_layers = found.read("own_layers", int, lambda value: 1 <= value <= 256)
-    tli_layers = found.read("tli_layers", int, lambda value: 0 <= value < own_layers)
-    own_width = found.read("own_width", int, lambda value: 1 <= value <= 1 << 16)
-    vocabulary = found.read("vocabulary", json.loads, _is_vocabulary)
+def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout:
+    least = int(KINDS[kind].own_layers)
+    own_layers = found.read("own_layers", int, lambda value: least <= value <= 256)
+    own_width = found.read("own_width", int, lambda value: least <= value <= 1 << 16)
+    widths = tuple(plane.width for plane in planes)
+
+    def is_count_of_target_layers(value: int) -> bool:
+        # Their rows are the last planes: keys and values as wide as the device's own.
+        fits = 0 <= value < max(1, own_layers) and value <= len(widths)
+        return fits and widths[len(widths) - value :] == (2 * own_width,) * value
+
     return Layout(
+        kind=kind,
         own_layers=own_layers,
         own_width=own_width,
-        tli_layers=tli_layers,
-        row_widths=(2 * own_width,) * (1 + tli_layers),
-        vocabulary=np.array(vocabulary, np.int64),
+        tli_layers=found.read("tli_layers", int, is_count_of_target_layers),
+        row_widths=widths,
+        vocabulary=np.array(found.read("vocabulary", json.loads, _is_vocabulary), np.int64),
         kappa=found.read("kappa", float, lambda value: 1e-3 <= value <= 1e3),
         max_position=found.read("max_position", int, lambda value: 1 <= value <= MAX_POSITION),
+        features=found.read("features", int, lambda value: 0 <= value <= 1 << 16)
+        if found.has("features")
+        else 0,
     )
 
 
-def _planes(found: _Metadata, layout: Layout) -> tuple[RowPlane, ...]:
+def _planes(found: _Metadata, kind: Kind) -> tuple[RowPlane, ...]:
     def parse(text: str) -> tuple[RowPlane, ...]:
         return tuple(
             RowPlane(
@@ -195,8 +231,10 @@ def _planes(found: _Metadata, layout: Layout) -> tuple[RowPlane, ...]:
 
     def valid(planes: tuple[RowPlane, ...]) -> bool:
         return (
-            tuple(plane.width for plane in planes) == layout.row_widths
+            bool(planes) == kind.rows
+            and len(planes) <= 64
             and all(plane.plane == number for number, plane in enumerate(planes))
+            and all(0 < plane.width <= 1 << 16 for plane in planes)
             and all(plane.parts > 0 and plane.width % plane.parts == 0 for plane in planes)
         )
 

@@ -21,17 +21,20 @@ Mask = NDArray[np.bool_]
 class Layout:
     """What the drafter must know of its graph."""
 
+    kind: str
     own_layers: int
     """Layers with keys and values of the device's own (self-attention and target layers)."""
     own_width: int
     tli_layers: int
     """Of the own layers, the target layers whose verified positions come as rows."""
     row_widths: tuple[int, ...]
-    """Values per row, by plane."""
+    """Values per row, by plane; empty for a kind that reads nothing of the target."""
     vocabulary: Ints
     """Target id of each draft vocabulary entry."""
     kappa: float
     max_position: int
+    features: int = 0
+    """Width of the feature a graph takes beside each token and returns for it; 0 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Step:
     noise: Array  # [V_d]
     inv_temperature: float
     children: int
+    features: Array | None = None
+    """[n, layout.features]: what stands before each new token; None for a graph that takes none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ class Answer:
     token_ids: Ints  # [m, k], target ids, best first
     keys: Sequence[Array]  # own_layers x [n, own_width]
     values: Sequence[Array]
+    features: Array | None = None
+    """[n, layout.features]; None for a graph that returns none."""
 
 
 class Graph(Protocol):
@@ -79,23 +86,31 @@ class OnnxGraph:
         """Open a model in memory. Raises ValueError if it is not a graph of this layout."""
         self.layout = layout
         self._session = open_session(model)
-        layers = range(self.layout.own_layers)
-        self._inputs = {tensor.name for tensor in self._session.get_inputs()}
+        layers = range(layout.own_layers)
         self._outputs = ["scores", "token_ids", "logsumexp"]
         self._outputs += [f"new_k.{layer}" for layer in layers] + [f"new_v.{layer}" for layer in layers]
+        self._outputs += ["new_features"] if layout.features else []
         self._check()
-        self._inv_kappa = 1.0 / self.layout.kappa
+        self._inv_kappa = 1.0 / layout.kappa
 
     def _check(self) -> None:
         """Refuse a graph whose inputs or outputs are not those of the format."""
-        wanted = {"ids", "positions", "own_mask", "row_valid", "select", "noise"}
-        wanted |= {"inv_temperature", "inv_kappa", "k"}
-        wanted |= {f"own_{kind}.{layer}" for kind in "kv" for layer in range(self.layout.own_layers)}
-        wanted |= {f"rows.{plane}" for plane in range(len(self.layout.row_widths))}
-        if self.layout.tli_layers:
-            wanted.add("tli_mask")
+        layout = self.layout
+        wanted: dict[str, int | None] = dict.fromkeys(
+            ("ids", "positions", "own_mask", "select", "noise", "inv_temperature", "inv_kappa", "k")
+        )
+        wanted |= {f"own_{kind}.{n}": layout.own_width for kind in "kv" for n in range(layout.own_layers)}
+        wanted |= {f"rows.{plane}": width for plane, width in enumerate(layout.row_widths)}
+        if layout.row_widths:
+            wanted["row_valid"] = None
+        if layout.tli_layers:
+            wanted["tli_mask"] = None
+        if layout.features:
+            wanted["features"] = layout.features
+        shapes = {tensor.name: tensor.shape for tensor in self._session.get_inputs()}
         have = {tensor.name for tensor in self._session.get_outputs()}
-        wrong = sorted(wanted ^ self._inputs) + sorted(set(self._outputs) - have)
+        wrong = sorted(wanted.keys() ^ shapes.keys()) + sorted(set(self._outputs) - have)
+        wrong += [name for name, width in wanted.items() if width and shapes.get(name, [width])[-1] != width]
         if wrong:
             raise ValueError(f"the bundle's graph differs from its metadata at: {', '.join(wrong)}")
 
@@ -105,24 +120,28 @@ class OnnxGraph:
             "ids": step.ids,
             "positions": step.positions,
             "own_mask": step.own_mask,
-            "row_valid": step.row_valid,
             "select": step.select,
             "noise": step.noise,
             "inv_temperature": np.array([step.inv_temperature], np.float32),
             "inv_kappa": np.array([self._inv_kappa], np.float32),
             "k": np.array([step.children], np.int64),
         }
+        layers = self.layout.own_layers
         if self.layout.tli_layers:
             feeds["tli_mask"] = step.tli_mask
-        for layer in range(self.layout.own_layers):
+        if self.layout.features:
+            feeds["features"] = step.features
+        for layer in range(layers):
             feeds[f"own_k.{layer}"] = step.own_keys[layer]
             feeds[f"own_v.{layer}"] = step.own_values[layer]
+        if self.layout.row_widths:
+            feeds["row_valid"] = step.row_valid
         for plane, rows in enumerate(step.rows):
             feeds[f"rows.{plane}"] = rows
         out = self._session.run(self._outputs, feeds)
-        layers = self.layout.own_layers
         log_probs = out[0].astype(np.float64) * self._inv_kappa - out[2].astype(np.float64)[:, None]
-        return Answer(log_probs, out[1], out[3 : 3 + layers], out[3 + layers :])
+        keys, values = out[3 : 3 + layers], out[3 + layers : 3 + 2 * layers]
+        return Answer(log_probs, out[1], keys, values, out[-1] if self.layout.features else None)
 
 
 def open_session(model: bytes) -> Any:

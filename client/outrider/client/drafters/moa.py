@@ -1,8 +1,9 @@
-"""The Mixture-of-Attentions drafter on the device (Zimmer et al. 2025, sections 2 and 3).
+"""Drafting with a graph: Mixture of Attentions (Zimmer et al. 2025, sections 2 and 3), and kinds that work alike.
 
-Self-attention runs over the device's own token embeddings, cross-attention reads the state rows the verifier sent.
-Own keys and values depend on ids and positions only (N = 0), so accepted drafted tokens are never computed again:
-their slots are moved into place. Positions whose rows have not come are masked; without any row it drafts all the same.
+MoA's self-attention runs over the device's own token embeddings, its cross-attention reads the state rows the verifier
+sent. Own keys and values depend on ids and positions only (one block, N = 0), so accepted drafted tokens are never
+computed again: their slots are moved into place. Positions whose rows have not come are masked; without any row it
+drafts all the same. `glide` (other rows) and `independent` (no rows) differ from it in their graph only.
 """
 
 from __future__ import annotations
@@ -32,14 +33,13 @@ class _Drafted:
     node: int = 0
 
 
-class MoaDrafter(SequenceDrafter):
-    """Chains and dynamic trees from a MoA graph."""
-
-    kind = "moa"
+class GraphDrafter(SequenceDrafter):
+    """Chains and dynamic trees from a graph; the kind is the bundle's."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         layout = graph.layout
+        self.kind = layout.kind
         self.graph = graph
         self.layout = layout
         self.cache = OwnCache(layout.own_layers, layout.own_width)

@@ -22,9 +22,7 @@ def build_graph(
     for number, layer in enumerate(drafter.sa):
         x = g.own_layer(x, f"sa.{number}", decoder_layer(layer), number)
     ca = drafter.ca
-    x = g.cross_layer(
-        x, "ca", ca.layer, [g.null_segment("ca", ca.null_k, ca.null_v), g.row_segment(0)]
-    )
+    x = g.cross_layer(x, "ca", ca.layer, [g.null_segment("ca", ca.null_k, ca.null_v), g.row_segment(0)])
     for number, layer in enumerate(frozen.layers):
         index, rows = s.num_sa_layers + number, [g.row_segment(1 + number)]
         x = g.own_layer(x, f"tli.{number}", decoder_layer(layer), index, "tli_mask", rows)
