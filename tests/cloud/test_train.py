@@ -20,7 +20,7 @@ from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.calibrate import GRID, kappa_losses
 from outrider.cloud.train.command import TrainingRequest, fresh_drafter, target_config, train_moa
 from outrider.cloud.train.corpus import Example, distinct_fraction, hold_out, read_examples, user_turn
-from outrider.cloud.train.losses import distill
+from outrider.cloud.train.losses import LossOptions, distill
 from outrider.cloud.train.states import StateCache
 from outrider.cloud.train.trainer import Trainer, TrainingPlan
 from outrider.cloud.train.validate import true_ranks, walk_rounds
@@ -62,8 +62,7 @@ def trainer_for(folder: Path, target: Path, states: Path, plan: TrainingPlan) ->
     answers = [e.answer_ids for e in examples]
     drafter = fresh_drafter(target, answers, vocabulary_size=280, seed=1, num_sa_layers=1, num_tli_layers=1)
     s = drafter.settings
-    stream_layer = s.num_target_layers - s.num_tli_layers
-    cache = StateCache(states, examples, s.needed_layers, stream_layer, target_config(target))
+    cache = StateCache(states, examples, s.needed_layers, s.stream_layer, target_config(target))
     frozen = frozen_target(s, TargetWeights(target), s.draft_vocabulary)
     return Trainer(folder, plan, drafter, frozen, cache, examples, training, validation, lambda: load(target))
 
@@ -166,7 +165,7 @@ def test_distill_gradient_is_autograds() -> None:
     x, teacher = (torch.randn(9, 8, generator=generator) for _ in range(2))
     head, weights = torch.randn(20, 8, generator=generator), torch.rand(9, generator=generator)
     mine, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
-    loss, agreed = distill(mine, teacher, head, weights, 0.2)
+    loss, agreed = distill(mine, teacher, head, weights, LossOptions(argmax_share=0.2))
     loss.backward()
     wanted = teacher @ head.T
     law = 0.8 * wanted.softmax(-1) + 0.2 * torch.nn.functional.one_hot(wanted.argmax(-1), 20)
@@ -197,7 +196,7 @@ def test_training_learns(tmp_path: Path, target: Path) -> None:
     """The loss on a handful of texts falls."""
     plan = TrainingPlan(minutes=1e9, batch_texts=14, warmup_steps=1)
     trainer = trainer_for(tmp_path / "run", target, tmp_path / "states", plan)
-    losses = [trainer.step().law for _ in range(25)]
+    losses = [trainer.step().law.item() for _ in range(25)]
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.05
 
 

@@ -1,47 +1,28 @@
 """Settings of a Mixture-of-Attentions drafter, stored as JSON beside its weights.
 
 Everything that decides shapes or row layout stands here; what only concerns training stands in
-`outrider.cloud.train.trainer`.
+`outrider.cloud.train.plan`.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-SETTINGS_FILE = "drafter.json"
-WEIGHTS_FILE = "drafter.safetensors"
+from outrider.cloud.kinds.settings import SETTINGS_FILE, WEIGHTS_FILE, DrafterSettings, target_shape
+
+__all__ = ["SETTINGS_FILE", "WEIGHTS_FILE", "MoaSettings", "settings_for_target"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MoaSettings:
+class MoaSettings(DrafterSettings):
     """Shapes of a drafter; field names are the JSON keys.
 
     Sources: "Mixture of Attentions For Speculative Decoding" (arXiv 2410.03804) for the three parts;
     the direct path and the null row are this project's additions.
     """
 
-    # --- copied from the target
-    hidden_size: int
-    """Width of the residual stream."""
-    num_target_layers: int
-    """Decoder layers of the target."""
-    num_heads: int
-    """Query heads of the target, also of SA, CA and the target layers."""
-    num_kv_heads: int
-    """Key/value heads of the target, also of SA, CA and the target layers."""
-    head_dim: int
-    """Width of one head."""
-    intermediate_size: int
-    """MLP width of SA, CA and the target layers."""
-    vocab_size: int
-    """Target vocabulary (full)."""
-    rope_theta: float
-    """Base of the rotary embedding."""
-    rms_norm_eps: float
-    """Epsilon of every RMSNorm."""
+    kind: str = "moa"
     # --- the drafter's own
     lsa_layers: tuple[int, ...]
     """Target layers whose K/V the layer self-attention reads, ascending."""
@@ -59,14 +40,6 @@ class MoaSettings:
     """N of target layer inference: how many top target layers run frozen on the device."""
     tli_rank: int = 0
     """Rank of the trained corrections to the frozen target layers; merged at export, 0 for none."""
-    draft_vocabulary: tuple[int, ...] = ()
-    """Target ids the drafter can propose, in draft order; empty before training has chosen them."""
-    kappa: float = 1.0
-    """Temperature of the calibrated child law softmax((logits/T + noise)/kappa), fitted on validation."""
-    training_step: int = 0
-    """Optimiser steps behind the weights."""
-    trained_length: int = 0
-    """Longest text seen in training, tokens; beyond it acceptance is unmeasured."""
 
     def __post_init__(self) -> None:
         """Raise ValueError naming the first field that cannot be."""
@@ -88,11 +61,6 @@ class MoaSettings:
             raise ValueError(f"num_sa_layers must be at least 1, got {self.num_sa_layers}")
 
     @property
-    def kv_width(self) -> int:
-        """Values of one key (or value) over all heads: the w of every K/V buffer."""
-        return self.num_kv_heads * self.head_dim
-
-    @property
     def tli_layers(self) -> tuple[int, ...]:
         """Target layers that run on the device, ascending."""
         return tuple(range(self.num_target_layers - self.num_tli_layers, self.num_target_layers))
@@ -108,33 +76,10 @@ class MoaSettings:
         """K/V buffers the device keeps for itself: SA layers, then target layers."""
         return self.num_sa_layers + self.num_tli_layers
 
-    def to_json(self) -> str:
-        """Settings as one JSON object, keys in field order."""
-        return json.dumps(asdict(self), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> MoaSettings:
-        """Parse `to_json` output; ValueError on an unknown or missing key."""
-        raw: dict[str, Any] = json.loads(text)
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(raw) - known):
-            raise ValueError(f"unknown drafter settings {unknown}; this version knows {sorted(known)}")
-        for name in ("lsa_layers", "draft_vocabulary"):
-            if name in raw:
-                raw[name] = tuple(int(value) for value in raw[name])
-        try:
-            return cls(**raw)
-        except TypeError as error:
-            raise ValueError(f"drafter settings are incomplete: {error}") from error
-
-    def save(self, folder: Path) -> None:
-        """Write the settings into a weights folder."""
-        (folder / SETTINGS_FILE).write_text(self.to_json() + "\n", encoding="utf-8")
-
-    @classmethod
-    def load(cls, folder: Path) -> MoaSettings:
-        """Read the settings of a weights folder."""
-        return cls.from_json((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    @property
+    def stream_layer(self) -> int | None:
+        """The first layer that runs on the device; None where none does, as `final` says the same then."""
+        return self.num_target_layers - self.num_tli_layers if self.num_tli_layers else None
 
 
 def settings_for_target(
@@ -151,28 +96,14 @@ def settings_for_target(
     LSA reads three layers (a sixth, a half and five sixths up); the direct path reads the layer just below the
     target layers that run on the device, which is also where the cross-attention is copied from.
     """
-    layers = int(config.num_hidden_layers)
-    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    kv_heads = int(config.num_key_value_heads)
-    rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError(
-            f"only the default rotary embedding is supported, the target uses {rope['rope_type']!r}"
-        )
+    shape = target_shape(config)
+    layers, kv_heads = shape["num_target_layers"], shape["num_kv_heads"]
     return MoaSettings(
-        hidden_size=int(config.hidden_size),
-        num_target_layers=layers,
-        num_heads=int(config.num_attention_heads),
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
-        intermediate_size=int(config.intermediate_size),
-        vocab_size=int(config.vocab_size),
-        rope_theta=float(rope.get("rope_theta", getattr(config, "rope_theta", 10000.0))),
-        rms_norm_eps=float(config.rms_norm_eps),
+        **shape,
         lsa_layers=lsa_layers or tuple(sorted({max(0, layers * part // 6 - 1) for part in (1, 3, 5)})),
         lsa_heads=2 * kv_heads,
         lsa_kv_heads=kv_heads,
-        lsa_intermediate_size=2 * kv_heads * head_dim,
+        lsa_intermediate_size=2 * kv_heads * shape["head_dim"],
         num_sa_layers=num_sa_layers,
         direct_layer=layers - 1 - num_tli_layers if direct else -1,
         num_tli_layers=num_tli_layers,

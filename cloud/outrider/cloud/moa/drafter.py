@@ -10,59 +10,25 @@ positions; there the observed ones carry off-distribution loss, here there are n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from outrider.cloud.moa.config import MoaSettings
-from outrider.cloud.moa.layers import (
+from outrider.cloud.kinds.base import DrafterOutput, FrozenTarget, Text, TrainableDrafter
+from outrider.cloud.kinds.layers import (
     ADAPTED,
     CorrectedLinear,
     DecoderLayer,
     LowRank,
-    RmsNorm,
     attend,
     decoder_layer,
     rotary_angles,
     target_like_layer,
 )
+from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.lsa import MemoryProjection
 
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """One text of T tokens for a parallel pass."""
-
-    ids: Tensor
-    """Target ids, int64 [T]."""
-    kv: Tensor
-    """True K/V of `settings.needed_layers`, [T, num_needed, 2, kv_width], keys rotated."""
-    first_query: int
-    """Queries are the positions first_query..T-1."""
-    rows: Tensor
-    """int64 [T - first_query]: how many leading positions have true rows for that query (block begin).
-
-    Not decreasing, at most the query's own position, and equal for all queries of a block; with
-    `first_query` > 0 the first block must begin there.
-    """
-
-    @property
-    def num_queries(self) -> int:
-        """Queries of this text."""
-        return len(self.ids) - self.first_query
-
-
-class FrozenTarget(nn.Module):
-    """Parts of the target the drafter reuses: embedding, top layers, final norm, (reduced) head."""
-
-    def __init__(self, settings: MoaSettings, num_head_ids: int):
-        super().__init__()
-        self.embedding = nn.Embedding(settings.vocab_size, settings.hidden_size)
-        self.layers = nn.ModuleList(target_like_layer(settings) for _ in range(settings.num_tli_layers))
-        self.norm = RmsNorm(settings.hidden_size, settings.rms_norm_eps)
-        self.head = nn.Linear(settings.hidden_size, num_head_ids, bias=False)
-        self.requires_grad_(False)
+__all__ = ["CrossAttention", "DrafterOutput", "FrozenTarget", "MoaDrafter", "Text"]
 
 
 class CrossAttention(nn.Module):
@@ -77,18 +43,17 @@ class CrossAttention(nn.Module):
         self.null_v = nn.Parameter(torch.zeros(1, settings.kv_width))
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterOutput:
-    """What one pass gives for Q = sum of `num_queries` positions."""
-
-    entering: Tensor
-    """[Q, hidden]: stream that enters the frozen layers (or the head, for N = 0)."""
-    final: Tensor
-    """[Q, hidden]: what the frozen head reads."""
-
-
-class MoaDrafter(nn.Module):
+class MoaDrafter(TrainableDrafter):
     """SA over frozen embeddings, CA over the server's memory, frozen top layers of the target."""
+
+    settings: MoaSettings
+    device_prefixes = ("sa.", "ca.")
+    # The direct path starts as an identity, corrections as a product with zero: Muon's orthogonal steps suit neither.
+    adam_parts = ("direct_", "null_", "corrections.")
+    # What the memory adds is small beside the direct path: at the full rate its updates are mostly noise.
+    rate_shares = (("memory.", 0.3),)
+    learn_lsa_every = 4
+    """Steps between gradients into LSA, the dearest part of a step."""
 
     def __init__(self, settings: MoaSettings):
         super().__init__()
@@ -100,6 +65,20 @@ class MoaDrafter(nn.Module):
             nn.ModuleDict({name: LowRank(getattr(shape, name), settings.tli_rank) for name in ADAPTED})
             for shape in [target_like_layer(settings)] * (settings.num_tli_layers if settings.tli_rank else 0)
         )
+
+    def begin_step(self, step: int) -> None:
+        """Let gradients reach LSA now and then only."""
+        self.memory.learn_lsa = step % self.learn_lsa_every == 0
+
+    @torch.no_grad()
+    def prepare(self, texts: Sequence[Text]) -> None:
+        """Set LSA's channel statistics from the K/V of sample texts."""
+        s = self.settings
+        kv = torch.cat([text.kv for text in texts])
+        chosen = kv[:, [s.needed_layers.index(layer) for layer in s.lsa_layers]].float()
+        plain = self.memory.plain(chosen, torch.cat([torch.arange(len(text.ids)) for text in texts]))
+        self.memory.lsa.center.copy_(plain.mean(0))
+        self.memory.lsa.scale.copy_(1.0 / plain.std(0).clamp_min(1e-3))
 
     def correct(self, frozen: FrozenTarget) -> None:
         """Let the frozen layers of `frozen` run with this drafter's corrections, which stay trainable."""
@@ -132,7 +111,7 @@ class MoaDrafter(nn.Module):
         for number, layer in enumerate(map(decoder_layer, frozen.layers)):
             index = s.needed_layers.index(s.tli_layers[number])
             x = _target_layer(layer, x, texts, index, cos, sin)
-        return DrafterOutput(entering, frozen.norm(x) if s.num_tli_layers else x)
+        return DrafterOutput(frozen.norm(x) if s.num_tli_layers else x, entering)
 
     def _self_attention(
         self, texts: Sequence[Text], frozen: FrozenTarget

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.cloud.moa.drafter import Text
+from outrider.cloud.kinds.base import Text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
+from outrider.cloud.kinds.base import FrozenTarget, TrainableDrafter
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.corpus import Example
 from outrider.cloud.train.states import StateCache
@@ -20,7 +20,7 @@ _DEPTH = 6
 
 @torch.no_grad()
 def fit_kappa(
-    drafter: MoaDrafter,
+    drafter: TrainableDrafter,
     frozen: FrozenTarget,
     cache: StateCache,
     examples: Sequence[Example],

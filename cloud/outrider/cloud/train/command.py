@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from outrider.cloud.export.bundle import stop_ids
 from outrider.cloud.export.vocabulary import choose_vocabulary, required_ids
+from outrider.cloud.kinds.base import Text
+from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.moa.config import MoaSettings, settings_for_target
 from outrider.cloud.moa.drafter import MoaDrafter
-from outrider.cloud.moa.init import TargetWeights, frozen_target, initialise, standardise
+from outrider.cloud.moa.init import initialise
 from outrider.cloud.moa.weights import load_drafter, save_drafter
 from outrider.cloud.train.calibrate import fit_kappa
 from outrider.cloud.train.corpus import Example, hold_out, read_examples
@@ -68,8 +70,9 @@ def train_moa(request: TrainingRequest, say: Say = print) -> DrafterQuality:
         seed=request.plan.seed,
     )
     settings = drafter.settings
-    stream_layer = settings.num_target_layers - settings.num_tli_layers
-    cache = StateCache(request.work / "states", examples, settings.needed_layers, stream_layer, config)
+    cache = StateCache(
+        request.work / "states", examples, settings.needed_layers, settings.stream_layer, config
+    )
     target = _Lazy(request.target)
     _standardise(drafter, cache, examples, training[:16], target)
     weights = TargetWeights(request.target)
@@ -126,8 +129,11 @@ def _standardise(
 ) -> None:
     if missing := cache.missing(rows):
         cache.fill(missing, target())
-    kv = torch.cat([cache.get(row).kv for row in rows])
-    standardise(drafter, kv, torch.cat([torch.arange(len(examples[row])) for row in rows]))
+    texts = []
+    for row in rows:
+        ids = torch.from_numpy(examples[row].ids).long()
+        texts.append(Text(ids, cache.get(row).kv, 0, torch.zeros(len(ids), dtype=torch.long)))
+    drafter.prepare(texts)
 
 
 def _finish(

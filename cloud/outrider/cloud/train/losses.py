@@ -1,15 +1,73 @@
-"""What the drafter is trained to match: the target's law over the draft vocabulary, and its features."""
+"""What a drafter is trained to match: the target's law over the draft vocabulary, and its features."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 _CHUNK = 512
 """Queries whose logits exist at once: 512 x 12k float32 is 25 MB, which stays near the cache."""
+
+FINAL_SHARE = 0.1
+"""Weight of the final feature's loss beside the entering stream's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Teachers:
+    """What Q queries are compared with."""
+
+    final: Tensor
+    """[Q, hidden]: the target's final states (after the norm)."""
+    weights: Tensor
+    """[Q]: weight of each query, sum 1; 0 where no loss may be."""
+    stream: Tensor | None = None
+    """[Q, hidden]: residual stream entering `settings.stream_layer`."""
+
+    def select(self, keep: Tensor) -> Teachers:
+        """Those queries where bool [Q] `keep` is True; weights keep their values."""
+        stream = None if self.stream is None else self.stream[keep]
+        return Teachers(self.final[keep], self.weights[keep], stream)
+
+
+@dataclass(frozen=True, slots=True)
+class LossOptions:
+    """Weights of the losses at this moment of training."""
+
+    law: float = 1.0
+    """Cross entropy against the target's law over the draft vocabulary (forward KL up to a constant)."""
+    argmax_share: float = 0.2
+    """Teacher mass moved to its best token; what greedy acceptance needs."""
+    top: float = 0.0
+    """Cross entropy over the target's `top_k` best tokens only (HASS, arXiv 2408.15766)."""
+    top_k: int = 10
+    """Size of that set."""
+    features: float = 0.0
+    """Smooth-L1 on features."""
+    noise: float = 0.0
+    """Half width of the uniform noise that kinds with noisy features add to their inputs."""
+    seed: int = 0
+    """Of anything random inside the loss: follows from the run's seed and the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one step; `total` carries the gradient, the others are for the log."""
+
+    total: Tensor
+    law: Tensor
+    """Weighted mean cross entropy (law and top-K parts, as weighted by the options)."""
+    feature: Tensor
+    """Weighted mean smooth-L1, before its weight."""
+    agreed: Tensor
+    """Weighted share of queries whose best token is the target's."""
+
+    def plus_feature(self, feature: Tensor, weight: float) -> Losses:
+        """With one more feature loss."""
+        return replace(self, total=self.total + weight * feature, feature=self.feature + feature.detach())
 
 
 class _Distill(torch.autograd.Function):
@@ -20,7 +78,7 @@ class _Distill(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, teacher: Tensor, head: Tensor, weights: Tensor, argmax_share: float
+        ctx: Any, x: Tensor, teacher: Tensor, head: Tensor, weights: Tensor, options: LossOptions
     ) -> tuple[Tensor, Tensor]:
         loss = torch.zeros((), dtype=torch.float32)
         gradient = torch.empty_like(x, dtype=torch.float32)
@@ -33,12 +91,17 @@ class _Distill(torch.autograd.Function):
             best = (wanted == wanted.amax(-1, keepdim=True)).float()
             top = logits == logits.amax(-1, keepdim=True)
             agreed[part] = (top & (best > 0)).any(-1)
-            law = wanted.softmax(-1).mul_(1.0 - argmax_share)
-            law.addcmul_(best, argmax_share / best.sum(-1, keepdim=True))
+            law = wanted.softmax(-1)
+            kept = _top_part(law, options) if options.top else None
+            law.mul_(options.law * (1.0 - options.argmax_share))
+            law.addcmul_(best, options.law * options.argmax_share / best.sum(-1, keepdim=True))
+            if kept is not None:
+                law.add_(kept, alpha=options.top)
             log_law = logits.log_softmax(-1)
             weight = weights[part, None]
             loss += -(weight[:, 0] * torch.einsum("nv,nv->n", law, log_law)).sum()
-            error = log_law.exp_().sub_(law).mul_(weight)
+            mass = law.sum(-1, keepdim=True)
+            error = log_law.exp_().mul_(mass).sub_(law).mul_(weight)
             gradient[part] = error.to(head.dtype) @ head
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(agreed)
@@ -50,18 +113,41 @@ class _Distill(torch.autograd.Function):
         return gradient * outputs[0], None, None, None, None
 
 
+def _top_part(law: Tensor, options: LossOptions) -> Tensor:
+    """`law` where it is among the `top_k` largest of its row, 0 elsewhere."""
+    if options.top_k >= law.shape[-1]:
+        return law.clone()
+    least = law.topk(options.top_k, dim=-1).values[:, -1:]
+    return law * (law >= least)
+
+
 def distill(
-    final: Tensor, teacher: Tensor, head: Tensor, weights: Tensor, argmax_share: float
+    final: Tensor, teacher: Tensor, head: Tensor, weights: Tensor, options: LossOptions
 ) -> tuple[Tensor, Tensor]:
     """Forward cross entropy of the draft law against the target's, restricted to the draft vocabulary.
 
     final, teacher [Q, hidden]: what the head reads, drafter's and target's; head [V_d, hidden];
-    weights [Q] sum to 1. `argmax_share` of the teacher's mass moves to its best token, which is what
-    greedy acceptance needs. Returns (loss, agreed bool [Q]: both have the same best token).
+    weights [Q]. Returns (loss, agreed bool [Q]: both have the same best token).
     """
     with torch.autocast("cpu", enabled=False):
-        result: tuple[Tensor, Tensor] = _Distill.apply(final, teacher, head, weights, argmax_share)
+        result: tuple[Tensor, Tensor] = _Distill.apply(final, teacher, head, weights, options)
     return result
+
+
+def law_losses(final: Tensor, teachers: Teachers, head: Tensor, options: LossOptions) -> Losses:
+    """Law, top-K and final-feature losses of queries [Q, hidden]; all teachers' weights count."""
+    law, agreed = distill(final, teachers.final, head, teachers.weights, options)
+    share = (agreed.float() * teachers.weights).sum()
+    losses = Losses(law, law.detach(), torch.zeros(()), share)
+    if options.features > 0:
+        feature = FINAL_SHARE * feature_loss(final, teachers.final, teachers.weights)
+        losses = losses.plus_feature(feature, options.features)
+    return losses
+
+
+def stream_loss(entering: Tensor, teachers: Teachers, norm: nn.Module) -> Tensor:
+    """Feature loss of the stream that enters the frozen layers, as their input norm sees it."""
+    return feature_loss(norm(entering), norm(teachers.stream), teachers.weights)
 
 
 def feature_loss(drafted: Tensor, true: Tensor, weights: Tensor) -> Tensor:

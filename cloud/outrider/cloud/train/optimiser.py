@@ -5,24 +5,30 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-MEMORY_SHARE = 0.3
-"""Learning rate of LSA and its projection, over that of SA and CA."""
+from outrider.cloud.kinds.base import TrainableDrafter
 
 
 class Optimisers:
     """Both optimisers behind one step; the state goes to safetensors, never through pickle."""
 
-    def __init__(self, module: nn.Module, muon_rate: float, adam_rate: float, clip: float = 1.0):
-        """Matrices go to Muon, except the identity-initialised direct path and the low-rank corrections."""
+    def __init__(self, module: TrainableDrafter, muon_rate: float, adam_rate: float, clip: float = 1.0):
+        """Matrices go to Muon at the rate their name says, except what `adam_parts` names."""
         named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        apart = ("direct_", "null_", "corrections.")
-        matrices = {n: p for n, p in named.items() if p.ndim == 2 and not any(part in n for part in apart)}
-        # What the memory adds is small beside the direct path: at the full rate its updates are mostly noise.
-        memory = {n: matrices.pop(n) for n in list(matrices) if n.startswith("memory.")}
-        rest = {n: p for n, p in named.items() if n not in matrices and n not in memory}
+        rest: dict[str, nn.Parameter] = {}
+        groups: dict[float, dict[str, nn.Parameter]] = {}
+        for name, parameter in named.items():
+            if parameter.ndim != 2 or any(part in name for part in module.adam_parts):
+                rest[name] = parameter
+                continue
+            share = next((share for prefix, share in module.rate_shares if name.startswith(prefix)), 1.0)
+            groups.setdefault(share, {})[name] = parameter
         self._parts: list[tuple[torch.optim.Optimizer, dict[str, nn.Parameter], float]] = [
-            (torch.optim.Muon(group.values(), lr=rate, weight_decay=0.01), group, rate)
-            for group, rate in ((matrices, muon_rate), (memory, MEMORY_SHARE * muon_rate))
+            (
+                torch.optim.Muon(group.values(), lr=share * muon_rate, weight_decay=0.01),
+                group,
+                share * muon_rate,
+            )
+            for share, group in groups.items()
         ]
         adam = torch.optim.AdamW(rest.values(), lr=adam_rate, betas=(0.9, 0.98), weight_decay=0.0)
         self._parts.append((adam, rest, adam_rate))

@@ -41,11 +41,13 @@ class StateCache:
         folder: Path,
         examples: Sequence[Example],
         layers: tuple[int, ...],
-        stream_layer: int,
+        stream_layer: int | None,
         config: Any,
     ):
         """Open or create. ValueError if the folder was made for other text, layers or target shapes."""
         self.layers = layers
+        # With no layer named, the last entry stands in: nothing reads it.
+        stream_layer = int(config.num_hidden_layers) if stream_layer is None else stream_layer
         self.stream_layer = stream_layer
         self._stored = layers
         self._examples = examples

@@ -11,7 +11,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from outrider.cloud.moa.config import WEIGHTS_FILE, MoaSettings
-from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter, Text
-from outrider.cloud.moa.layers import decoder_layer
+from outrider.cloud.kinds.base import FrozenTarget, Text, TrainableDrafter
+from outrider.cloud.kinds.settings import WEIGHTS_FILE
 from outrider.cloud.train.blocks import BlockMix, draw_rows
 from outrider.cloud.train.corpus import Example, distinct_fraction
-from outrider.cloud.train.losses import distill, feature_loss
+from outrider.cloud.train.losses import Losses, LossOptions, Teachers
 from outrider.cloud.train.optimiser import Optimisers
 from outrider.cloud.train.states import StateCache
 from outrider.cloud.train.validate import measure
@@ -88,7 +87,7 @@ class Trainer:
         self,
         folder: Path,
         plan: TrainingPlan,
-        drafter: MoaDrafter,
+        drafter: TrainableDrafter,
         frozen: FrozenTarget,
         cache: StateCache,
         examples: Sequence[Example],
@@ -168,8 +167,7 @@ class Trainer:
         """Write weights, settings, optimiser state and progress; each file appears whole."""
         s = self.drafter.settings
         longest = max(len(self._examples[row]) for row in self._training)
-        values = {**asdict(s), "training_step": self.progress.step, "trained_length": longest}
-        MoaSettings(**values).save(self.folder)
+        replace(s, training_step=self.progress.step, trained_length=longest).save(self.folder)
         _save_whole(dict(self.drafter.state_dict()), self.folder / WEIGHTS_FILE)
         _save_whole(self._optimisers.state(), self.folder / OPTIMISER_FILE)
         # Last, and whole: it is what says that there is a checkpoint.
@@ -199,25 +197,15 @@ class Trainer:
             finals.append(states.final[first:])
             weights.append(weight)
         weight = torch.cat(weights)
-        return texts, Teachers(torch.cat(streams), torch.cat(finals), weight / weight.sum())
+        return texts, Teachers(torch.cat(finals), weight / weight.sum(), torch.cat(streams))
 
     def _backward(self, texts: list[Text], teachers: Teachers, features: float) -> Losses:
-        self.drafter.memory.learn_lsa = self.progress.step % self.plan.lsa_every == 0
+        self.drafter.begin_step(self.progress.step)
+        options = LossOptions(argmax_share=self.plan.argmax_share, features=features)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = self.drafter(texts, self.frozen)
-            keep = teachers.weights > 0
-            weights, final, true = teachers.weights[keep], out.final[keep], teachers.final[keep]
-            law, agreed = distill(final, true, self.frozen.head.weight, weights, self.plan.argmax_share)
-            feature = torch.zeros(())
-            if features > 0:
-                feature = 0.1 * feature_loss(final, true, weights)
-                if len(self.frozen.layers):
-                    norm = decoder_layer(self.frozen.layers[0]).input_layernorm
-                    feature = feature + feature_loss(
-                        norm(out.entering[keep]), norm(teachers.stream[keep]), weights
-                    )
-        (law + features * feature).backward()
-        return Losses(law.item(), feature.item(), (agreed.float() * weights).sum().item())
+            losses: Losses = self.drafter.training_loss(texts, teachers, self.frozen, options)
+        losses.total.backward()
+        return losses
 
     def _rate(self, share: float) -> float:
         warm = min(1.0, (self.progress.step + 1) / self.plan.warmup_steps)
@@ -239,24 +227,6 @@ class Trainer:
         say(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Teachers:
-    """What queries are compared with: true streams and final states [Q, hidden], weights [Q]."""
-
-    stream: Tensor
-    final: Tensor
-    weights: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """Of one step."""
-
-    law: float
-    feature: float
-    agreed: float
-
-
 class Sums:
     """Running means of `Losses` between two log lines."""
 
@@ -271,9 +241,9 @@ class Sums:
         """(law, feature, agreement) means; zeros if nothing was added."""
         count = max(1, len(self._all))
         return (
-            sum(x.law for x in self._all) / count,
-            sum(x.feature for x in self._all) / count,
-            sum(x.agreed for x in self._all) / count,
+            sum(float(x.law) for x in self._all) / count,
+            sum(float(x.feature) for x in self._all) / count,
+            sum(float(x.agreed) for x in self._all) / count,
         )
 
 

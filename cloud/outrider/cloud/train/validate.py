@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
+from outrider.cloud.kinds.base import FrozenTarget, TrainableDrafter
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.corpus import Example
 from outrider.cloud.train.states import StateCache
@@ -61,7 +61,7 @@ def walk_rounds(ranks: Tensor, chain: int) -> int:
 
 @torch.no_grad()
 def true_ranks(
-    drafter: MoaDrafter,
+    drafter: TrainableDrafter,
     frozen: FrozenTarget,
     vocabulary: Tensor,
     ids: Tensor,
@@ -90,7 +90,7 @@ def true_ranks(
 
 @torch.no_grad()
 def measure(
-    drafter: MoaDrafter,
+    drafter: TrainableDrafter,
     frozen: FrozenTarget,
     cache: StateCache,
     examples: Sequence[Example],
@@ -125,7 +125,7 @@ def summarise(tables: Sequence[Tensor], offline: Sequence[Tensor]) -> DrafterQua
     )
 
 
-def _best_four(drafter: MoaDrafter, frozen: FrozenTarget, vocabulary: Tensor, texts: list) -> Tensor:  # type: ignore[type-arg]
+def _best_four(drafter: TrainableDrafter, frozen: FrozenTarget, vocabulary: Tensor, texts: list) -> Tensor:  # type: ignore[type-arg]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         final = drafter(texts, frozen).final[:-1]
         logits = frozen.head(final)
