@@ -1,4 +1,4 @@
-"""Drafters without a model: prompt lookup, the oracle and its spoiled versions, and none."""
+"""What drafters of every kind without a model have in common, and the oracle and its spoiled versions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.client.drafter import Budget, Drafter, Proposal
+from outrider.client.drafter import Budget, Drafter
 from outrider.client.drafters.adversarial import AdversarialDrafter
-from outrider.client.drafters.ngram import NgramDrafter, confidence, longest_match
+from outrider.client.drafters.hybrid import HybridDrafter
+from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.drafters.noisy import NoisyDrafter
 from outrider.client.drafters.none import NoDrafter
 from outrider.client.drafters.oracle import OracleDrafter
@@ -25,13 +26,14 @@ def kinds() -> list[Drafter]:
     return [
         NoDrafter(),
         NgramDrafter(),
+        HybridDrafter(NoisyDrafter(TRUTH, 0.3, seed=1, vocabulary=VOCABULARY)),
         OracleDrafter(TRUTH),
         NoisyDrafter(TRUTH, 0.3, seed=1, vocabulary=VOCABULARY),
         AdversarialDrafter(TRUTH, (2, 5), seed=1, vocabulary=VOCABULARY),
     ]
 
 
-@given(st.integers(0, 4), st.integers(0, 210), budgets)
+@given(st.integers(0, 5), st.integers(0, 210), budgets)
 def test_every_proposal_keeps_the_contract(kind: int, length: int, budget: Budget) -> None:
     """Within the budget, valid on the wire, scored node by node, the same when asked twice, sequence untouched."""
     drafter = kinds()[kind]
@@ -90,37 +92,3 @@ def test_the_adversary_proposes_end_tokens_and_token_zero() -> None:
         drafter.begin(TRUTH[:length])
         seen.update(drafter.propose(Budget(16, 4, tree=True)).draft.ids)
     assert {0, 2, 5, VOCABULARY - 1} <= seen
-
-
-@given(st.lists(st.integers(0, 3), max_size=60))
-def test_lookup_finds_the_latest_longest_match(ids: list[int]) -> None:
-    """The match found by narrowing is the one found by trying every length and place."""
-    end, matched = longest_match(ids)
-    best = (0, 0)
-    for stop in range(1, len(ids)):
-        length = 0
-        while length < min(16, stop, len(ids) - 1) and ids[stop - 1 - length] == ids[-1 - length]:
-            length += 1
-        if length and length >= best[1]:
-            best = (stop, length)
-    assert (end, matched) == best
-
-
-def test_lookup_copies_what_followed() -> None:
-    """The continuation of the earlier occurrence, running on into its own copy; nothing without two equal tokens."""
-    drafter = NgramDrafter()
-    drafter.begin([1, 2, 3, 4, 9, 1, 2])
-    assert drafter.propose(Budget(3, 3)).draft.ids == (3, 4, 9)
-    drafter.begin([5, 6, 5, 6])
-    assert drafter.propose(Budget(5, 5)).draft.ids == (5, 6, 5, 6, 5)
-    drafter.begin([1, 2, 3, 1])
-    assert drafter.propose(Budget(3, 3)) == Proposal.empty()
-
-
-def test_lookup_stops_at_the_floor() -> None:
-    """A copy gets shorter the more certainty is asked for, down to one token."""
-    drafter = NgramDrafter()
-    drafter.begin([1, 2, 3, 4, 5, 6, 7, 8, 1, 2])
-    step = math.log(confidence(2))
-    assert len(drafter.propose(Budget(6, 6, floor=3.5 * step)).draft) == 3
-    assert len(drafter.propose(Budget(6, 6, floor=0.5 * step)).draft) == 1
