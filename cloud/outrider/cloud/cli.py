@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cloud.evaluate.cli import app as evaluate
 from outrider.cloud.export.cli import export
 from outrider.cloud.train.cli import app as train
 from outrider.shared.errors import InvalidField
@@ -212,6 +213,7 @@ def fetch_target(
 
 app.command()(export)
 app.add_typer(train, name="train")
+app.add_typer(evaluate, name="eval")
 
 
 def main() -> None:
