@@ -111,8 +111,8 @@ class Bench:
             pad_token_id=self.target.stop_ids[0],
         )[0]
         cache = model.model(input_ids=out[None], use_cache=True).cache.layers
-        kv = {layer: (cache[layer].keys[0], cache[layer].values[0]) for layer in self.half.lsa_layers}
-        made = self.half.rows(kv, torch.arange(len(out)))
+        kv = {layer: (cache[layer].keys[0], cache[layer].values[0]) for layer in self.half.needed_layers}
+        made = self.half.rows(kv, None, torch.arange(len(out)))
         rows = [
             decode_rows(encode_rows(plane_rows.numpy(), plane), len(out), plane)
             for plane_rows, plane in zip(made, self.planes, strict=True)

@@ -9,7 +9,7 @@ from outrider.cloud.bundles import BundleStore
 from outrider.cloud.describe import RULES, describe, features
 from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
-from outrider.cloud.table_state import Served, TableSettings
+from outrider.cloud.table_state import RowSource, Served, TableSettings
 from outrider.shared.frames import BundleInfo, CostCurve, Fingerprints, Limits, Numerics
 from tests.toy_engine import PLANE, ToyEngine, ToyRows
 
@@ -40,7 +40,7 @@ def toy_loaded(
         stop_ids=frozenset(stop_ids),
         rules=RULES,
         features=features(rows=True, padding=padding),
-        planes=(PLANE,),
+        sources=(RowSource(bundle.sha256, (PLANE,)),),
         cost=CostCurve((1, 8, 64), (1000, 1100, 1500), 128, 50),
         numerics=Numerics(True, 1e-4),
         replica=b"toytoyto",

@@ -22,7 +22,7 @@ from outrider.cloud.events import (
     TruncateKv,
 )
 from outrider.cloud.table import SessionTable
-from outrider.cloud.table_state import Served, TableSettings
+from outrider.cloud.table_state import RowSource, Served, TableSettings
 from outrider.netsim.world.toy import PLANE, STOP_ID, VOCABULARY, ToyEngine, ToyTarget
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.draft import Draft
@@ -52,7 +52,7 @@ SERVED = Served(
     fingerprints=PRINTS,
     stop_ids=frozenset({STOP_ID}),
     features=FEATURES,
-    planes=(PLANE,),
+    sources=(RowSource(PRINTS.bundle, (PLANE,)),),
 )
 FrameT = TypeVar("FrameT", bound=DownFrame)
 __all__ = ["UNLIMITED"]

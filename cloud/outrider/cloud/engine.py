@@ -34,6 +34,8 @@ class Request:
     ids: tuple[int, ...]
     draft: Draft | None = None
     """None: no logits are wanted (prefill). Otherwise rows are the last of ``ids``, then every node."""
+    final: bool = False
+    """Keep what the LM head reads at every position beside the KV (`final`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Engine:
         """
         layouts = [self._layout(request) for request in requests]
         for layout in layouts:
-            self.kv.reserve(layout.request.key, layout.start + layout.rows)
+            self.kv.reserve(layout.request.key, layout.start + layout.rows, layout.request.final)
         ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
@@ -99,13 +101,17 @@ class Engine:
             wanted += self._wanted(layout, len(ids))
             ids += self._row_ids(layout)
             positions += self._row_positions(layout)
-        logits, states = self._pass(ids, positions, wanted, Step(tuple(segments)), hidden)
-        return self._split(layouts, logits, states)
+        step = Step(tuple(segments))
+        kept = any(segment.slot.final is not None for segment in segments)
+        logits, states = self._pass(ids, positions, wanted, step, hidden or kept)
+        if states is not None:
+            _keep_final(step, states)
+        return self._split(layouts, logits, states[wanted] if hidden and states is not None else None)
 
     def _pass(
         self, ids: list[int], positions: list[int], wanted: list[int], step: Step, hidden: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the model on the packed rows; logits (float32) and head inputs of the wanted ones."""
+        """Run the model on the packed rows; logits (float32) of the wanted ones, what the head reads of all."""
         self.passes += 1
         filler = [0] * (-len(ids) % self.granule)
         # The head's rows are padded like all others, by repeating one; the copies are dropped again.
@@ -118,7 +124,7 @@ class Engine:
             logits_to_keep=chosen,
             outrider=step,
         )
-        states = output.hidden_states[-1][0, chosen[: len(wanted)]] if hidden else None
+        states = output.hidden_states[-1][0] if hidden else None
         return output.logits[0, : len(wanted)].float(), states
 
     def _layout(self, request: Request) -> _Layout:
@@ -213,6 +219,29 @@ class Engine:
         if slot is None or not 0 <= start <= stop <= slot.length:
             return None
         return slot.buffer[list(layers), :, :, start:stop]
+
+    def keeps_final(self, key: int) -> bool:
+        """Whether final hidden states are kept for ``key``."""
+        slot = self.kv.slots.get(key)
+        return slot is not None and slot.final is not None
+
+    def final(self, key: int, start: int, stop: int) -> Tensor | None:
+        """What the LM head read (after the final norm) at positions start … stop-1, [stop-start, hidden].
+
+        A copy. None when they are not kept for this session, or not all of them.
+        """
+        slot = self.kv.slots.get(key)
+        if slot is None or slot.final is None or not 0 <= start <= stop <= slot.length:
+            return None
+        return slot.final[start:stop].clone()
+
+
+def _keep_final(step: Step, states: Tensor) -> None:
+    """Put the final hidden states of a pass where its keys and values went. ``states``: [rows, hidden]."""
+    for segment in step.segments:
+        if segment.slot.final is not None:
+            columns = slice(segment.start, segment.start + segment.hi - segment.lo)
+            segment.slot.final[columns] = states[segment.lo : segment.hi]
 
 
 def depth_first(draft: Draft) -> tuple[int, ...]:

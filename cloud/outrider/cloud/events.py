@@ -23,6 +23,8 @@ class Prefill:
     key: int
     start: int
     ids: tuple[int, ...]
+    final: bool = False
+    """Keep the target's final hidden states beside the KV: the session's drafter reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Verify:
     draft: Draft
     sampling: Sampling
     rule: Rule
+    final: bool = False
+    """As in `Prefill`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class MakeRows:
     encoding: RowEncoding
     serial: int = 0
     """Tells two requests for the same range apart."""
+    bundle: bytes = b""
+    """SHA-256 of the bundle they are for: whose server half makes them."""
 
 
 Work = Prefill | Verify

@@ -1,4 +1,8 @@
-"""Keys and values of every session under one byte budget: a buffer per session that grows in steps of 256 positions."""
+"""Keys and values of every session under one byte budget: a buffer per session that grows in steps of 256 positions.
+
+A session whose drafter reads the target's final hidden states has a second buffer for those. The two are moved, cut and
+dropped together, and both count.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +32,22 @@ class KvShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    hidden_size: int = 0
+    """Width of a final hidden state."""
 
     @property
     def position_bytes(self) -> int:
         """Bytes of one position, keys and values of all layers."""
         return self.layers * 2 * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    @property
+    def final_bytes(self) -> int:
+        """Bytes of one position's final hidden state, where it is kept as well."""
+        return self.hidden_size * self.dtype.itemsize
+
+    def bytes_of(self, final: bool) -> int:
+        """Bytes of one position of a session with or without final hidden states."""
+        return self.position_bytes + (self.final_bytes if final else 0)
 
 
 @dataclass(slots=True)
@@ -46,6 +61,8 @@ class KvSlot:
     redo: tuple[int, ...] = ()
     """Ids of the last ``len(redo)`` positions, whose columns came from a tree's side branch: the next pass computes
     them again in line, so that what is kept has the bits the target alone would have."""
+    final: Tensor | None = None
+    """[capacity, hidden], what the LM head read in the same columns; None: not kept for this session."""
 
     @property
     def capacity(self) -> int:
@@ -64,7 +81,9 @@ class KvStore:
     @property
     def bytes_in_use(self) -> int:
         """Bytes of all buffers."""
-        return sum(slot.capacity for slot in list(self.slots.values())) * self.shape.position_bytes
+        return sum(
+            slot.capacity * self.shape.bytes_of(slot.final is not None) for slot in list(self.slots.values())
+        )
 
     def length(self, key: int) -> int:
         """Committed positions held for ``key``; 0 if there are none."""
@@ -72,26 +91,40 @@ class KvStore:
         return slot.length if slot else 0
 
     @torch.inference_mode()
-    def reserve(self, key: int, positions: int) -> KvSlot:
-        """The slot of ``key``, made or grown to hold ``positions``. Raises `KvFull`, and changes nothing then."""
+    def reserve(self, key: int, positions: int, final: bool = False) -> KvSlot:
+        """The slot of ``key``, made or grown to hold ``positions``, with or without final hidden states.
+
+        Raises `KvFull` for want of room, ValueError when final states are asked for and the slot holds positions
+        without them; both change nothing.
+        """
         slot = self.slots.get(key)
+        if slot and final and slot.final is None and slot.length:
+            raise ValueError(f"{slot.length} positions are held without their final hidden states")
+        final = final or (slot is not None and slot.final is not None)
         held = slot.capacity if slot else 0
-        if slot and positions <= held:
+        held_bytes = held * self.shape.bytes_of(slot.final is not None) if slot else 0
+        capacity = max(held, -(-max(positions, 1) // STEP) * STEP)
+        needed = capacity * self.shape.bytes_of(final) - held_bytes
+        if slot and not needed:
             return slot
-        capacity = -(-max(positions, 1) // STEP) * STEP
-        needed = (capacity - held) * self.shape.position_bytes
         free = self.budget_bytes - self.bytes_in_use
         if needed > free:
             raise KvFull(needed, free)
-        shape = self.shape
+        return self._resize(key, capacity, final)
+
+    def _resize(self, key: int, capacity: int, final: bool) -> KvSlot:
+        shape, old = self.shape, self.slots.get(key)
         # Zeros, not garbage: columns that are masked out still get multiplied, and 0 x NaN is NaN.
         buffer = torch.zeros((shape.layers, 2, shape.kv_heads, capacity, shape.head_dim), dtype=shape.dtype)
-        if slot is None:
-            slot = self.slots[key] = KvSlot(buffer)
-        else:
-            buffer[:, :, :, :held] = slot.buffer
-            slot.buffer = buffer
-        return slot
+        states = torch.zeros((capacity, shape.hidden_size), dtype=shape.dtype) if final else None
+        if old is None:
+            slot = self.slots[key] = KvSlot(buffer, final=states)
+            return slot
+        buffer[:, :, :, : old.capacity] = old.buffer
+        if states is not None and old.final is not None:
+            states[: old.capacity] = old.final
+        old.buffer, old.final = buffer, states
+        return old
 
     @torch.inference_mode()
     def keep(self, key: int, base: int, columns: tuple[int, ...]) -> None:
@@ -100,6 +133,8 @@ class KvStore:
         if any(column != index for index, column in enumerate(columns)):
             chosen = torch.tensor([base + column for column in columns])
             slot.buffer[:, :, :, base : base + len(columns)] = slot.buffer.index_select(3, chosen)
+            if slot.final is not None:
+                slot.final[base : base + len(columns)] = slot.final.index_select(0, chosen)
         slot.length = base + len(columns)
         slot.redo = ()
 

@@ -25,6 +25,8 @@ class RowsSchedule:
 
     planes: tuple[RowPlane, ...]
     wanted: RowsWanted
+    bundle: bytes = b""
+    """SHA-256 of the bundle that reads the rows."""
     fresh: int = 0
     """Position of the next row that ascends."""
     bulk: list[tuple[int, int]] = field(default_factory=list)
@@ -69,7 +71,7 @@ class RowsSchedule:
             return None
         self.stale = False
         job = self._fresh_job(key, turn, consumed) or self._bulk_job(key, turn, consumed)
-        self.job = replace(job, serial=serial) if job is not None else None
+        self.job = replace(job, serial=serial, bundle=self.bundle) if job is not None else None
         return self.job
 
     def done(self, data: Sequence[bytes]) -> list[Rows]:

@@ -35,6 +35,8 @@ class Session:
     """Counts rewrites of the log; work begun under an older one must not reach the log."""
     kv: list[int] = field(default_factory=list)
     """Ids whose keys and values the engine holds; always shorter than the log once the turn runs."""
+    final: bool = False
+    """The target's final hidden states are kept beside the KV."""
     running: bool = False
     evict_when_idle: bool = False
     dirty: bool = False

@@ -6,7 +6,7 @@ sessions go first; a run-ahead step gives way to them at most once in a row; pre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.cloud.events import (
     Outcome,
@@ -137,7 +137,9 @@ class StepTable(TableState):
         if len(pending) <= self.settings.prefill_chunk and self.may_run_ahead(session):
             return self._verify_job(session, start, pending, NOTHING)
         ids = pending[:-1][: self.settings.prefill_chunk]
-        return Job(session, session.generation, Prefill(session.key, start, ids)) if ids else None
+        if not ids:
+            return None
+        return Job(session, session.generation, Prefill(session.key, start, ids, session.final))
 
     def _draft_job(
         self, session: Session, head: WaitingRound, start: int, pending: tuple[int, ...]
@@ -164,7 +166,7 @@ class StepTable(TableState):
         turn = session.turn
         if turn is None:
             return None
-        work = Verify(session.key, start, pending, draft, turn.sampling, turn.rule)
+        work = Verify(session.key, start, pending, draft, turn.sampling, turn.rule, session.final)
         return Job(session, session.generation, work, head, session.stream, fitted, self.now)
 
     def _choose(self, candidates: list[tuple[float, Job]]) -> list[Job]:
@@ -183,7 +185,7 @@ class StepTable(TableState):
         budget = self.settings.prefill_chunk_busy if drafts else self.settings.prefill_chunk
         for since, job in prefills:
             if budget > 0 and isinstance(job.work, Prefill):
-                work = Prefill(job.work.key, job.work.start, job.work.ids[:budget])
+                work = replace(job.work, ids=job.work.ids[:budget])
                 budget -= len(work.ids)
                 self._take(chosen, since, Job(job.session, job.generation, work))
         return chosen
@@ -193,7 +195,8 @@ class StepTable(TableState):
         if job.work.start != len(job.session.kv):
             return  # an older job of this pass took its room; it begins anew in the next one
         keep = {other.session.key for other in chosen} | {job.session.key}
-        if self.make_room(sum(other.tokens for other in chosen) + job.tokens, keep, (since, job.session.key)):
+        needed = sum(one.tokens * self.token_bytes(one.session) for one in (*chosen, job))
+        if self.make_room(needed, keep, (since, job.session.key)):
             job.session.used_at = self.now
             chosen.append(job)
 
@@ -201,7 +204,7 @@ class StepTable(TableState):
         session = stream.session
         if stream.rows is None or stream.opening is not None or session.turn is None:
             return
-        if stream.queued_bytes > self.settings.max_queued_bytes or session.dirty:
+        if stream.queued_bytes > self.settings.max_queued_bytes or session.dirty or session.evict_when_idle:
             return
         consumed = min(len(session.kv), session.length - 1)
         self._rows_serial += 1

@@ -26,7 +26,7 @@ from outrider.cloud.events import (
 from outrider.cloud.rounds import digest
 from outrider.cloud.rows_schedule import RowsSchedule
 from outrider.cloud.session_log import Session
-from outrider.cloud.table_state import Served, Stream, TableSettings
+from outrider.cloud.table_state import RowSource, Served, Stream, TableSettings
 from outrider.cloud.upkeep import UpkeepTable
 from outrider.shared.anchor import EMPTY
 from outrider.shared.errors import (
@@ -52,6 +52,7 @@ from outrider.shared.frames import (
     Opened,
     Ping,
     Pong,
+    RowEncoding,
     RowPlane,
     Steer,
     Turn,
@@ -159,10 +160,15 @@ class SessionTable(UpkeepTable):
         if old is not None:
             self.fail(old, FailureReason.FENCED, "a newer stream of this session was opened")
         stream = Stream(number, session, grant(frame, self.served.features), self.now)
+        stream.source = self._source(stream, frame)
         self.streams[number] = stream
         session.stream = number
         session.used_at = session.since = self.now
         session.run_until = 0
+        if stream.source is not None and stream.source.needs_final:
+            self.keep_final(session)
+        if found.attach is Attach.LIVE and (session.evict_when_idle or not session.kv):
+            found = replace(found, attach=Attach.REBUILD)
         if found.attach is Attach.REBUILD:
             self.count("rebuilds_total")
         if found.diverged:
@@ -180,14 +186,14 @@ class SessionTable(UpkeepTable):
         session = stream.session
         waiting = found.attach is Attach.NEED_CONTEXT
         backlog = self.prefill_backlog()
-        planes = self._planes(frame) if Feature.STATE_ROWS in stream.granted else ()
-        prints = self.served.fingerprints
+        prints, source = self.served.fingerprints, stream.source
+        planes = () if source is None or frame.rows is None else _planes(source, frame.rows.encoding)
         opened = Opened(
             epoch=frame.epoch,
             attach=found.attach,
             committed=EMPTY if waiting else session.log.anchor,
             context_from=len(found.known) if waiting else 0,
-            fingerprints=Fingerprints(prints.law, prints.tokenizer, prints.bundle if planes else b""),
+            fingerprints=Fingerprints(prints.law, prints.tokenizer, source.bundle if source else b""),
             features=tuple(sorted(stream.granted)),
             limits=self.served.limits,
             planes=planes,
@@ -197,16 +203,14 @@ class SessionTable(UpkeepTable):
             numerics=self.served.numerics,
         )
         self.send(stream, opened)
-        if planes and frame.rows is not None:
-            stream.rows = RowsSchedule(planes, frame.rows)
+        if source is not None and frame.rows is not None:
+            stream.rows = RowsSchedule(planes, frame.rows, source.bundle)
 
-    def _planes(self, frame: Open) -> tuple[RowPlane, ...]:
-        """The planes whose rows this device can use, in the encoding it prefers."""
-        if frame.rows is None or frame.fingerprints.bundle != self.served.fingerprints.bundle:
-            return ()
-        return tuple(
-            RowPlane(p.plane, p.width, frame.rows.encoding, p.content, p.parts) for p in self.served.planes
-        )
+    def _source(self, stream: Stream, frame: Open) -> RowSource | None:
+        """The drafter whose rows this device asks for and can use."""
+        if frame.rows is None or Feature.STATE_ROWS not in stream.granted:
+            return None
+        return self.served.source_of(frame.fingerprints.bundle)
 
     def _begin(self, stream: Stream, frame: Open) -> None:
         """The log stands: catch the device up, then take its first draft."""
@@ -341,3 +345,8 @@ class SessionTable(UpkeepTable):
         if Feature.RUN_AHEAD in stream.granted:
             most = seen + self.served.limits.max_run_ahead_tokens
             stream.session.run_until = min(window.run_ahead_until, most)
+
+
+def _planes(source: RowSource, encoding: RowEncoding) -> tuple[RowPlane, ...]:
+    """A drafter's planes in the encoding a device prefers."""
+    return tuple(replace(plane, encoding=encoding) for plane in source.planes)

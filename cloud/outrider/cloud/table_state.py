@@ -61,6 +61,17 @@ class TableSettings:
     """Devices sent away spread their return over this time."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """A drafter whose state rows are made here."""
+
+    bundle: bytes
+    """SHA-256 of the bundle that reads them."""
+    planes: tuple[RowPlane, ...]
+    needs_final: bool = False
+    """Rows are made of the target's final hidden states too, which are kept for sessions that use this drafter."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
     """What this verifier serves; the same for every session."""
@@ -73,14 +84,26 @@ class Served:
     limits: Limits = field(default_factory=Limits)
     rules: tuple[str, ...] = ("greedy", "coupled")
     features: tuple[Feature, ...] = (Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE)
-    planes: tuple[RowPlane, ...] = ()
-    """Rows of the bundle ``fingerprints.bundle``; empty = none are made."""
+    sources: tuple[RowSource, ...] = ()
+    """Drafters whose rows a session can have, each by its bundle; empty = none are made."""
     cost: CostCurve = field(default_factory=CostCurve)
     numerics: Numerics = field(default_factory=Numerics)
     replica: bytes = b""
     """8 bytes, stable for the life of the process, or empty."""
     kv_bytes_per_token: int = 1
+    final_bytes_per_token: int = 0
+    """On top of it, in sessions that keep final hidden states."""
     kv_budget_bytes: int = 2**30
+
+    def source_of(self, bundle: bytes) -> RowSource | None:
+        """The drafter behind a bundle, if its rows are made here."""
+        return next((source for source in self.sources if source.bundle == bundle), None)
+
+    @property
+    def most_bytes_per_token(self) -> int:
+        """What a token costs in the most demanding session there can be."""
+        final = any(source.needs_final for source in self.sources)
+        return self.kv_bytes_per_token + (self.final_bytes_per_token if final else 0)
 
 
 @dataclass(slots=True)
@@ -92,6 +115,8 @@ class Stream:
     granted: frozenset[Feature]
     now: float
     rounds: Rounds = field(default_factory=Rounds)
+    source: RowSource | None = None
+    """The drafter this stream's rows are for."""
     rows: RowsSchedule | None = None
     opening: Open | None = None
     """The Open whose context has not arrived yet."""
@@ -109,7 +134,7 @@ class TableState:
     """Sessions, streams and the actions collected for the present event."""
 
     def __init__(self, served: Served, settings: TableSettings) -> None:
-        longest = served.kv_budget_bytes // max(served.kv_bytes_per_token, 1)
+        longest = served.kv_budget_bytes // max(served.most_bytes_per_token, 1)
         limits = replace(served.limits, max_context_tokens=min(served.limits.max_context_tokens, longest))
         self.served = replace(served, limits=limits)
         self.settings = settings
@@ -193,6 +218,8 @@ class TableState:
         elif session.kv:
             session.kv = []
             session.evict_when_idle = False
+            stream = self.stream_of(session)
+            session.final = stream is not None and stream.source is not None and stream.source.needs_final
             self.act(EvictKv(session.key))
             self.count("evictions_total")
 
@@ -221,23 +248,35 @@ class TableState:
             del session.kv[length:]
             self.act(TruncateKv(session.key, length))
 
-    def kv_bytes(self, extra_tokens: int = 0) -> int:
-        """KV bytes held by all sessions, plus this many tokens."""
-        held = sum(len(session.kv) for session in self.sessions.values())
-        return (held + extra_tokens) * self.served.kv_bytes_per_token
+    def keep_final(self, session: Session) -> None:
+        """From now on final hidden states are kept beside the session's KV; a KV without them is built anew."""
+        if not session.final:
+            session.final = True
+            if session.kv or session.running:
+                self.evict(session)
 
-    def make_room(self, tokens: int, keep: Collection[int], before: tuple[float, int]) -> bool:
-        """Evict until ``tokens`` more fit; sessions in ``keep`` and those with older waiting work are spared.
+    def token_bytes(self, session: Session) -> int:
+        """What a token in the session's KV costs."""
+        return self.served.kv_bytes_per_token + (self.served.final_bytes_per_token if session.final else 0)
+
+    def kv_bytes(self, extra_bytes: int = 0) -> int:
+        """KV bytes held by all sessions, plus this many."""
+        return extra_bytes + sum(
+            len(session.kv) * self.token_bytes(session) for session in self.sessions.values()
+        )
+
+    def make_room(self, needed_bytes: int, keep: Collection[int], before: tuple[float, int]) -> bool:
+        """Evict until ``needed_bytes`` more fit; sessions in ``keep`` and those with older waiting work are spared.
 
         ``before`` is (since, key): of works that wait equally long the lower key is older, lest nobody may evict.
-        With since = EARLY (nothing waits for these tokens) attached sessions are spared altogether.
+        With since = EARLY (nothing waits for this room) attached sessions are spared altogether.
         """
         victims = sorted(
             (s for s in self.sessions.values() if s.kv and s.key not in keep and not s.running),
             key=lambda s: (self.waits_since(s) is not None, s.stream is not None, s.used_at, s.key),
         )
         for victim in victims:
-            if self.kv_bytes(tokens) <= self.served.kv_budget_bytes:
+            if self.kv_bytes(needed_bytes) <= self.served.kv_budget_bytes:
                 return True
             since = self.waits_since(victim)
             if before[0] == EARLY:
@@ -246,7 +285,7 @@ class TableState:
                 spared = since is not None and (since, victim.key) <= before
             if not spared:
                 self.evict(victim)
-        return self.kv_bytes(tokens) <= self.served.kv_budget_bytes
+        return self.kv_bytes(needed_bytes) <= self.served.kv_budget_bytes
 
     def waits_since(self, session: Session) -> float | None:
         """When the oldest work that the session waits for was asked for; None when it waits for nothing."""

@@ -101,7 +101,13 @@ def load_target(
         stop_ids=_stop_ids(folder, config),
         weights=weights,
         law=law_fingerprint(weights, dtype),
-        kv_shape=KvShape(loaded.num_hidden_layers, loaded.num_key_value_heads, head_dim, DTYPES[dtype]),
+        kv_shape=KvShape(
+            loaded.num_hidden_layers,
+            loaded.num_key_value_heads,
+            head_dim,
+            DTYPES[dtype],
+            int(loaded.hidden_size),
+        ),
         hidden_size=int(loaded.hidden_size),
         query_heads=int(loaded.num_attention_heads),
     )

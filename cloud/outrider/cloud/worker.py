@@ -41,8 +41,8 @@ class _Job:
     def request(self) -> Request:
         """The next piece; the draft goes with the last one."""
         if len(self.left) > MAX_LINE or isinstance(self.work, Prefill):
-            return Request(self.work.key, self.at, self.left[:MAX_LINE])
-        return Request(self.work.key, self.at, self.left, self.work.draft)
+            return Request(self.work.key, self.at, self.left[:MAX_LINE], final=self.work.final)
+        return Request(self.work.key, self.at, self.left, self.work.draft, self.work.final)
 
 
 class Worker:
@@ -86,7 +86,7 @@ class Worker:
             self._check(work, ids, stop)
             if isinstance(work, Verify):
                 job.rule = find_rule(work.rule, work.sampling)
-            self.engine.kv.reserve(work.key, stop)
+            self.engine.kv.reserve(work.key, stop, work.final)
         except (KvFull, OutriderError) as error:
             self._fail(job, error)
         return job
@@ -95,6 +95,8 @@ class Worker:
         held, target = self.engine.length(work.key), self.engine.target
         if work.start != held:
             raise InvalidField("work.start", f"{work.start}, but the KV holds {held} positions")
+        if work.final and held and not self.engine.keeps_final(work.key):
+            raise InvalidField("work.final", f"the KV holds {held} positions without their final states")
         if not ids or min(ids) < 0 or max(ids) >= target.vocabulary:
             raise InvalidField(
                 "work.ids", f"expected at least one id, all within 0 .. {target.vocabulary - 1}"

@@ -22,7 +22,7 @@ from outrider.cloud.events import (
     TruncateKv,
 )
 from outrider.cloud.table import SessionTable
-from outrider.cloud.table_state import Served, TableSettings
+from outrider.cloud.table_state import RowSource, Served, TableSettings
 from outrider.netsim.world.history import History
 from outrider.netsim.world.kernel import Kernel
 from outrider.netsim.world.net import Net, Stream
@@ -92,7 +92,7 @@ class Replica:
                 kv_idle_ttl_ms=LIMITS.kv_idle_ttl_ms,
             ),
             features=(Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE, Feature.STATE_ROWS),
-            planes=(PLANE,),
+            sources=(RowSource(PRINTS.bundle, (PLANE,)),),
             cost=CostCurve(
                 (1, 64), (round(self.schedule.pass_s * 1e6), round(self.schedule.pass_s * 1.5e6)), 64, 20
             ),
