@@ -111,7 +111,13 @@ def _load(
     from outrider.cloud.load import load
 
     return load(
-        ServeConfig(target=str(target_dir), bundle=bundle, drafter=drafter, threads=1, kv_budget_mib=64)
+        ServeConfig(
+            target=str(target_dir),
+            bundle=bundle,
+            drafters=(drafter,) if drafter else (),
+            threads=1,
+            kv_budget_mib=64,
+        )
     )
 
 

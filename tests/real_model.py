@@ -68,7 +68,7 @@ def real_verifier(samplings: Sequence[Sampling], count: int) -> Iterator[Real]:
     weights = shipped_drafter()
     if weights is None:
         raise ConfigError("models/", "holds no drafter")
-    loaded = load(ServeConfig(drafter=weights, threads=1, kv_budget_mib=256))
+    loaded = load(ServeConfig(drafters=(weights,), threads=1, kv_budget_mib=256))
     tokenizer = Tokenizer.from_folder(fetch_target())
     prompt = tokenizer.chat([{"role": "user", "content": "Name three colours and say them again."}])
     engine = loaded.engine

@@ -83,6 +83,7 @@ def test_help_is_there_and_loads_nothing_heavy(command: list[str]) -> None:
         (["serve", "--kv-budget-mib", "1"], 78, "--kv-budget-mib"),
         (["serve", "--metrics-port", "99999"], 78, "--metrics-port"),
         (["serve", "--drafter", "/nowhere"], 78, "--drafter"),
+        (["serve", "--drafter", "none", "--drafter", "/nowhere"], 78, "none alone"),
         (["serve", "--host", "0.0.0.0", "--drafter", "none"], 78, "--insecure"),
         (["serve", "--tls-cert", "/nowhere", "--drafter", "none"], 78, "--tls-key"),
         (["serve", "--token-file", "/nowhere", "--drafter", "none"], 78, "--token-file"),
@@ -189,12 +190,13 @@ def test_config_is_checked_in_one_place(tmp_path: Path) -> None:
     bundle.write_bytes(b"x")
     for settings, named in (
         ({"bundle": bundle}, "--bundle"),
-        ({"bundle": tmp_path / "absent", "drafter": tmp_path}, "--bundle"),
-        ({"drafter": bundle}, "--drafter"),
+        ({"bundle": tmp_path / "absent", "drafters": (tmp_path,)}, "--bundle"),
+        ({"drafters": (bundle,)}, "--drafter"),
+        ({"drafters": (tmp_path, tmp_path / ".")}, "twice"),
         ({"max_sessions": 0}, "--max-sessions"),
         ({"threads": -1}, "--threads"),
         ({"max_context": 5}, "--max-context"),
     ):
         with pytest.raises(ConfigError, match=named):
             ServeConfig(**settings).check()
-    ServeConfig(drafter=tmp_path, bundle=bundle).check()
+    ServeConfig(drafters=(tmp_path,), bundle=bundle).check()

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.cloud.config import ServeConfig
+from outrider.cloud.drafters import load_half
 from outrider.cloud.events import Prefill
 from outrider.cloud.load import load
-from outrider.cloud.moa.server_half import ServerHalf
 from outrider.cloud.serve import Loaded
 from outrider.shared.codec import decode_rows
 from outrider.shared.errors import ConfigError
@@ -45,18 +45,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
 @pytest.fixture(scope="module")
 def loaded(folders: tuple[Path, Path]) -> Loaded:
     """Loaded once; a verifier is started on it per test."""
-    return load(ServeConfig(target=str(folders[0]), drafter=folders[1], threads=1, kv_budget_mib=64))
+    return load(ServeConfig(target=str(folders[0]), drafters=(folders[1],), threads=1, kv_budget_mib=64))
 
 
 def expected_rows(handle: Handle, weights: Path, ids: list[int]) -> list[NDArray[np.float32]]:
     """Rows of all but the last id, computed in one piece from the engine's own KV."""
     worker = handle.engine
-    half = ServerHalf.load(weights, worker.engine.target.model.config)
+    half = load_half(weights, worker.engine.target)
     key, count = -7, len(ids) - 1
     worker.run((Prefill(key, 0, tuple(ids[:-1])),))
-    states = worker.engine.states(key, half.lsa_layers, 0, count)
-    kv = {layer: (states[i, 0], states[i, 1]) for i, layer in enumerate(half.lsa_layers)}
-    rows = half.rows(kv, torch.arange(count))
+    states = worker.engine.states(key, half.needed_layers, 0, count)
+    kv = {layer: (states[i, 0], states[i, 1]) for i, layer in enumerate(half.needed_layers)}
+    rows = half.rows(kv, None, torch.arange(count))
     worker.evict(key)
     return [values.numpy() for values in rows]
 
@@ -130,7 +130,7 @@ def test_a_bundle_is_exported_once(folders: tuple[Path, Path], loaded: Loaded) -
     """A second start serves the cached file: the same digest, so that devices keep what they have."""
     target, weights = folders
     again = load(
-        ServeConfig(target=str(target), drafter=weights, threads=1, kv_budget_mib=64, selfcheck=False)
+        ServeConfig(target=str(target), drafters=(weights,), threads=1, kv_budget_mib=64, selfcheck=False)
     )
     assert again.description.bundles == loaded.description.bundles
 
@@ -161,7 +161,7 @@ def test_weights_and_bundles_that_do_not_fit_are_refused(folders: tuple[Path, Pa
     other_target = make_target(tmp_path / "other", num_hidden_layers=6)
     other = make_weights(tmp_path / "weights", target, seed=1)
     bundle = load(
-        ServeConfig(target=str(target), drafter=other, threads=1, kv_budget_mib=64, selfcheck=False)
+        ServeConfig(target=str(target), drafters=(other,), threads=1, kv_budget_mib=64, selfcheck=False)
     ).description.fingerprints.bundle
     found = next(
         path for path in (folders[0].parent / "cache" / "bundles").iterdir()
@@ -170,10 +170,10 @@ def test_weights_and_bundles_that_do_not_fit_are_refused(folders: tuple[Path, Pa
     (tmp_path / "noise").write_bytes(b"\x00\x01no bundle")
     (tmp_path / "empty").mkdir()
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"target": str(other_target), "drafter": weights}, "--drafter"),
-        ({"target": str(target), "drafter": tmp_path / "empty"}, "--drafter"),
-        ({"target": str(target), "drafter": weights, "bundle": found}, "--bundle"),
-        ({"target": str(target), "drafter": weights, "bundle": tmp_path / "noise"}, "--bundle"),
+        ({"target": str(other_target), "drafters": (weights,)}, "--drafter"),
+        ({"target": str(target), "drafters": (tmp_path / "empty",)}, "--drafter"),
+        ({"target": str(target), "drafters": (weights,), "bundle": found}, "--bundle"),
+        ({"target": str(target), "drafters": (weights,), "bundle": tmp_path / "noise"}, "--bundle"),
     ]
     for settings, named in cases:
         with pytest.raises(ConfigError, match=named):

@@ -16,7 +16,7 @@ import typer
 from outrider.cloud.evaluate.cli import app as evaluate
 from outrider.cloud.export.cli import export
 from outrider.cloud.train.cli import app as train
-from outrider.shared.errors import InvalidField
+from outrider.shared.errors import ConfigError, InvalidField
 from outrider.shared.program import run, version_option
 
 if TYPE_CHECKING:
@@ -34,9 +34,16 @@ Target = Annotated[str, typer.Option(help="The embedded target's name, or a loca
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
 Threads = Annotated[int, typer.Option(help="Threads of a target pass; 0 leaves it to torch.")]
 DrafterWeights = Annotated[
-    str | None, typer.Option(help="Folder of drafter weights, or none. Default: those that come with it.")
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="Folder of drafter weights, or none. Repeatable, the recommended one first. "
+        "Default: those that come with it.",
+    ),
 ]
-Bundle = Annotated[Path | None, typer.Option(help="Bundle file to serve. Default: exported from --drafter.")]
+Bundle = Annotated[
+    Path | None, typer.Option(help="Bundle file of one of the drafters. Default: exported from --drafter.")
+]
 ClientAuthorities = Annotated[
     Path | None,
     typer.Option("--tls-client-ca", "--client-ca", help="PEM authorities of client certificates."),
@@ -104,7 +111,7 @@ def serve(
         target=target,
         dtype=dtype,
         threads=threads,
-        drafter=_drafter_folder(drafter),
+        drafters=_drafter_folders(drafter),
         bundle=bundle,
         kv_budget_mib=kv_budget_mib,
         max_sessions=max_sessions,
@@ -120,14 +127,17 @@ def serve(
     raise typer.Exit(_serve(config))
 
 
-def _drafter_folder(given: str | None) -> Path | None:
-    if given == _NONE:
-        return None
-    if given is not None:
-        return Path(given)
-    from outrider.cloud.config import shipped_drafter
+def _drafter_folders(given: list[str] | None) -> tuple[Path, ...]:
+    if not given:
+        from outrider.cloud.config import shipped_drafter
 
-    return shipped_drafter()
+        shipped = shipped_drafter()
+        return () if shipped is None else (shipped,)
+    if _NONE not in given:
+        return tuple(map(Path, given))
+    if len(given) > 1:
+        raise ConfigError("--drafter", "none excludes every other", remedy="give folders, or none alone")
+    return ()
 
 
 def _serve(config: ServeConfig) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outrider.cloud.kinds.settings import FIRST_KIND, SETTINGS_FILE
 from outrider.cloud.listener import ListenerSettings
 from outrider.cloud.logs import LEVELS
 from outrider.shared.errors import ConfigError
@@ -31,10 +33,10 @@ class ServeConfig:
     """What the target computes in: one of ``DTYPES``."""
     threads: int = 0
     """Threads of a target pass; 0 leaves it to torch."""
-    drafter: Path | None = None
-    """Folder of drafter weights whose state rows are made here; None serves no rows."""
+    drafters: tuple[Path, ...] = ()
+    """Folders of drafter weights that are served, the recommended one first; none: no rows and no bundles."""
     bundle: Path | None = None
-    """Bundle file to serve; None exports one from ``drafter`` into the cache."""
+    """Bundle file to serve for the drafter it was made from; other bundles are exported into the cache."""
     kv_budget_mib: int = 2048
     """Budget of all KV caches together, MiB."""
     max_sessions: int = 64
@@ -73,11 +75,19 @@ class ServeConfig:
             _at_least("--max-context", self.max_context, 16)
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
             raise ConfigError("--metrics-port", f"{self.metrics_port} is not a port (0 to 65535)")
-        if self.drafter is not None and not self.drafter.is_dir():
-            raise ConfigError("--drafter", f"{self.drafter} is not a folder", remedy="or say --drafter none")
+        self._check_drafters()
+
+    def _check_drafters(self) -> None:
+        seen: set[Path] = set()
+        for folder in self.drafters:
+            if not folder.is_dir():
+                raise ConfigError("--drafter", f"{folder} is not a folder", remedy="or say --drafter none")
+            if folder.resolve() in seen:
+                raise ConfigError("--drafter", f"{folder} is given twice")
+            seen.add(folder.resolve())
         if self.bundle is not None and not self.bundle.is_file():
             raise ConfigError("--bundle", f"{self.bundle} is not a file")
-        if self.bundle is not None and self.drafter is None:
+        if self.bundle is not None and not self.drafters:
             raise ConfigError(
                 "--bundle",
                 "state rows for a bundle need the weights it was made from",
@@ -96,7 +106,15 @@ def _at_least(setting: str, value: int, least: int) -> None:
 
 
 def shipped_drafter() -> Path | None:
-    """Folder of the drafter weights that come with a checkout, or None."""
+    """Folder of the drafter weights that come with a checkout, MoA's before others; None without a checkout."""
     models = Path(__file__).resolve().parents[3] / "models"
     found = sorted(path.parent for path in models.glob("*/*.safetensors"))
-    return found[0] if found else None
+    return min(found, key=lambda folder: (_kind_of(folder) != FIRST_KIND, folder.name), default=None)
+
+
+def _kind_of(folder: Path) -> str:
+    """The kind a weights folder says it holds; empty if it cannot be read."""
+    try:
+        return str(json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8")).get("kind", FIRST_KIND))
+    except (OSError, ValueError, AttributeError):
+        return ""

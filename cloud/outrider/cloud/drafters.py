@@ -1,8 +1,13 @@
-"""A drafter as the verifier serves it: state rows made here, and the bundle with the device's half."""
+"""Drafters as the verifier serves them: state rows made here, and the bundles with the devices' halves.
+
+Rows are made by the server half of the drafter a session uses, and only while it uses it; what all drafters served have
+in common is the target's KV.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,28 +17,44 @@ from outrider.cloud.bundles import BundleStore, file_digest
 from outrider.cloud.engine import Engine
 from outrider.cloud.events import MakeRows
 from outrider.cloud.fetch import cache_dir
-from outrider.cloud.moa.config import SETTINGS_FILE, WEIGHTS_FILE
-from outrider.cloud.moa.server_half import ServerHalf
+from outrider.cloud.kinds.registry import find_kind
+from outrider.cloud.kinds.server import ServerHalf
+from outrider.cloud.kinds.settings import SETTINGS_FILE, WEIGHTS_FILE, DrafterSettings, target_shape
+from outrider.cloud.kinds.weights import load_drafter
+from outrider.cloud.rows_schedule import MAX_FRAME_BYTES
+from outrider.cloud.runner import RowMaker
+from outrider.cloud.table_state import RowSource
 from outrider.cloud.target import Target
 from outrider.shared.codec import encode_rows
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import BundleInfo, RowEncoding, RowPlane
 
-_CACHE_VERSION = b"3"
+MAX_ROW_WIDTH = MAX_FRAME_BYTES // 4
+"""Values of one row of a plane, at most: a float32 row must fit a frame."""
+MAX_PLANES = 16
+"""Planes of one drafter, at most."""
+
+_CACHE_VERSION = b"4"
 """Part of a cached bundle's name; changes whenever an export would write something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedDrafter:
-    """What `open_drafter` gives."""
+    """One drafter that sessions can use."""
 
-    rows: MoaRows
-    planes: tuple[RowPlane, ...]
     info: BundleInfo
+    """What Describe says of it; ``info.planes`` is empty for a kind that reads nothing of the target."""
+    rows: StateRows
+    needs_final: bool
+
+    @property
+    def source(self) -> RowSource:
+        """What the session table has to know."""
+        return RowSource(self.info.sha256, self.info.planes, self.needs_final)
 
 
-class MoaRows:
-    """Makes a session's state rows from its KV. Called on the engine's thread."""
+class StateRows:
+    """Makes a session's state rows from its KV and final hidden states. Called on the engine's thread."""
 
     def __init__(self, engine: Engine, half: ServerHalf, planes: tuple[RowPlane, ...]) -> None:
         self._engine = engine
@@ -41,48 +62,101 @@ class MoaRows:
         self._planes = planes
 
     def make(self, work: MakeRows) -> tuple[bytes, ...]:
-        """Encoded rows, one bytes object per plane; empty when the KV does not hold these positions."""
-        layers = self._half.lsa_layers
+        """Encoded rows, one bytes object per plane; empty when the engine does not hold what they are made of."""
+        layers = self._half.needed_layers
         states = self._engine.states(work.key, layers, work.start, work.stop)
-        if states is None:
+        final = self._engine.final(work.key, work.start, work.stop) if self._half.needs_final else None
+        if states is None or (final is None and self._half.needs_final):
             return ()
         kv = {layer: (states[index, 0], states[index, 1]) for index, layer in enumerate(layers)}
-        rows = self._half.rows(kv, torch.arange(work.start, work.stop))
+        rows = self._half.rows(kv, final, torch.arange(work.start, work.stop))
         return tuple(
             encode_rows(values.numpy(), replace(plane, encoding=work.encoding))
             for values, plane in zip(rows, self._planes, strict=True)
         )
 
 
-def open_drafter(weights: Path, bundle: Path | None, engine: Engine, store: BundleStore) -> ServedDrafter:
-    """Load the verifier's half of ``weights`` and put its bundle into ``store``.
+class RowsByBundle:
+    """Makes every session's rows by the drafter whose bundle it uses. Called on the engine's thread."""
 
-    Without ``bundle`` one is exported into the cache, once. Raises ConfigError for weights that do not fit the target,
-    or a bundle that was not made from them.
+    def __init__(self, makers: Mapping[bytes, RowMaker]) -> None:
+        self._makers = dict(makers)
+
+    def make(self, work: MakeRows) -> tuple[bytes, ...]:
+        """Encoded rows, one bytes object per plane; empty for a bundle that is not served."""
+        maker = self._makers.get(work.bundle)
+        return maker.make(work) if maker is not None else ()
+
+
+def open_drafters(
+    folders: Sequence[Path], bundle: Path | None, engine: Engine, store: BundleStore
+) -> tuple[ServedDrafter, ...]:
+    """Load the verifier's halves of weights folders and put their bundles into ``store``; the first is recommended.
+
+    ``bundle`` is served for the drafter it was made from; all other bundles are exported into the cache, once. Raises
+    ConfigError for weights that do not fit the target, or a bundle that was made from none of them.
     """
     target = engine.target
+    halves = [load_half(folder, target) for folder in folders]
+    given = None if bundle is None else _drafter_of(bundle, halves, target)
+    served: dict[bytes, ServedDrafter] = {}
+    for index, (folder, half) in enumerate(zip(folders, halves, strict=True)):
+        path = bundle if bundle is not None and index == given else _exported(folder, target)
+        drafter = serve_half(half, path, engine, store)
+        if drafter.info.sha256 in served:
+            raise ConfigError("--drafter", f"{folder} holds the same drafter as another folder")
+        served[drafter.info.sha256] = drafter
+    return tuple(served.values())
+
+
+def load_half(weights: Path, target: Target) -> ServerHalf:
+    """The verifier's half of a weights folder. Raises ConfigError if it was not made for this target, or is broken."""
     try:
-        half = ServerHalf.load(weights, target.model.config)
+        drafter = load_drafter(weights)
+        if problem := _misfit(drafter.settings, target):
+            raise ValueError(problem)
+        half: ServerHalf = find_kind(drafter.settings.kind).server_half(drafter)
+        _check_planes(half)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError("--drafter", f"{weights}: {error}", remedy="or say --drafter none") from error
-    path = bundle if bundle is not None else _exported(weights, target)
-    if bundle is not None:
-        _check_bundle(bundle, half, target)
-    served = store.add_path(path)
+    return half
+
+
+def serve_half(half: ServerHalf, bundle: Path, engine: Engine, store: BundleStore) -> ServedDrafter:
+    """A drafter whose rows ``half`` makes from ``engine``'s states, and whose devices fetch ``bundle``."""
+    file = store.add_path(bundle)
     planes = tuple(
         RowPlane(plane.plane, plane.width, RowEncoding.INT8, plane.content, plane.parts)
         for plane in half.planes
     )
     settings = half.settings
     info = BundleInfo(
-        served.sha256,
-        served.size_bytes,
-        "moa",
+        file.sha256,
+        file.size_bytes,
+        settings.kind,
         len(settings.draft_vocabulary),
         settings.training_step,
         planes,
     )
-    return ServedDrafter(MoaRows(engine, half, planes), planes, info)
+    return ServedDrafter(info, StateRows(engine, half, planes), half.needs_final and bool(planes))
+
+
+def _misfit(settings: DrafterSettings, target: Target) -> str:
+    """What of the drafter's target is not as it is here; empty if nothing."""
+    for name, here in target_shape(target.model.config).items():
+        theirs = getattr(settings, name)
+        if theirs != here:
+            return f"the drafter is for a target with {name} {theirs}, here it is {here}"
+    return ""
+
+
+def _check_planes(half: ServerHalf) -> None:
+    widest = max((plane.width for plane in half.planes), default=0)
+    if widest > MAX_ROW_WIDTH or len(half.planes) > MAX_PLANES:
+        raise ValueError(
+            f"its rows are {len(half.planes)} planes of up to {widest} values, the wire takes {MAX_PLANES} of "
+            f"{MAX_ROW_WIDTH}"
+        )
 
 
 def _exported(weights: Path, target: Target) -> Path:
@@ -102,8 +176,8 @@ def _exported(weights: Path, target: Target) -> Path:
     return path
 
 
-def _check_bundle(bundle: Path, half: ServerHalf, target: Target) -> None:
-    """Rows of other weights would mislead every device that fetched this bundle."""
+def _drafter_of(bundle: Path, halves: Sequence[ServerHalf], target: Target) -> int:
+    """Which drafter a bundle file belongs to: rows of another would mislead every device that fetched it."""
     import onnxruntime
 
     try:
@@ -111,10 +185,15 @@ def _check_bundle(bundle: Path, half: ServerHalf, target: Target) -> None:
     except Exception as error:  # onnxruntime raises classes of its own without a common base
         raise ConfigError("--bundle", f"{bundle} is not a bundle ({type(error).__name__})") from error
     found = session.get_modelmeta().custom_metadata_map
-    for name, expected in (("state", half.fingerprint()), ("weights", target.weights.hex())):
-        if found.get(f"outrider.{name}") != expected:
+    states = [half.fingerprint() for half in halves]
+    for which, fits in (
+        ("target", found.get("outrider.weights") == target.weights.hex()),
+        ("drafter", found.get("outrider.state") in states),
+    ):
+        if not fits:
             raise ConfigError(
                 "--bundle",
-                f"{bundle} was made from other {'drafter' if name == 'state' else 'target'} weights",
+                f"{bundle} was made from other {which} weights",
                 remedy="leave --bundle out to have one exported",
             )
+    return states.index(found["outrider.state"])

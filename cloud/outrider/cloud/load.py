@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
 from outrider.cloud.bundles import BundleStore
 from outrider.cloud.config import ServeConfig
 from outrider.cloud.describe import RULES, describe, features, measure_cost
-from outrider.cloud.drafters import ServedDrafter, open_drafter
+from outrider.cloud.drafters import RowsByBundle, ServedDrafter, open_drafters
 from outrider.cloud.engine import Engine
 from outrider.cloud.logs import event
 from outrider.cloud.oracle import end_ids
@@ -22,7 +22,7 @@ from outrider.cloud.table import SessionTable
 from outrider.cloud.table_state import Served, TableSettings
 from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
-from outrider.shared.frames import Fingerprints, Limits, Numerics
+from outrider.shared.frames import BundleInfo, Fingerprints, Limits, Numerics
 from outrider.shared.sampling import NEAR_TIE
 from outrider.shared.tokenizer import Tokenizer
 
@@ -42,40 +42,50 @@ def load(config: ServeConfig) -> Loaded:
     store = BundleStore()
     tokenizer = Tokenizer.from_folder(target.folder)
     store.add_bytes(tokenizer.artefact)
-    drafter = None
-    if config.drafter is not None:
-        with _phase("drafter", drafter=config.drafter.name):
-            drafter = open_drafter(config.drafter, config.bundle, worker.engine, store)
+    drafters: tuple[ServedDrafter, ...] = ()
+    if config.drafters:
+        with _phase("drafter", drafter=" ".join(folder.name for folder in config.drafters)):
+            drafters = open_drafters(config.drafters, config.bundle, worker.engine, store)
+    return assemble(config, worker, numerics, tokenizer, drafters, store)
+
+
+def assemble(
+    config: ServeConfig,
+    worker: Worker,
+    numerics: Numerics,
+    tokenizer: Tokenizer,
+    drafters: Sequence[ServedDrafter],
+    store: BundleStore,
+) -> Loaded:
+    """Measure what a pass costs and put everything together; the first of ``drafters`` is the recommended one."""
+    target = worker.engine.target
+    infos = tuple(drafter.info for drafter in drafters)
     with _phase("cost"):
         cost = measure_cost(worker, target.vocabulary)
     served = Served(
         limits=Limits(max_context_tokens=_longest(config, target)),
         vocabulary=target.vocabulary,
-        fingerprints=Fingerprints(target.law, tokenizer.sha256, drafter.info.sha256 if drafter else b""),
+        fingerprints=Fingerprints(target.law, tokenizer.sha256, infos[0].sha256 if infos else b""),
         stop_ids=frozenset(end_ids(target, tokenizer)),
         rules=RULES,
-        features=features(rows=drafter is not None, padding=config.padding),
-        planes=drafter.planes if drafter else (),
+        features=features(rows=any(info.planes for info in infos), padding=config.padding),
+        sources=tuple(drafter.source for drafter in drafters if drafter.info.planes),
         cost=cost,
         numerics=numerics,
         replica=os.urandom(8),
         kv_bytes_per_token=target.kv_shape.position_bytes,
+        final_bytes_per_token=target.kv_shape.final_bytes,
         kv_budget_bytes=config.kv_budget_bytes,
     )
     settings = TableSettings(
         max_sessions=config.max_sessions, max_sessions_per_principal=min(config.max_sessions, 256)
     )
-    _tell(served, drafter)
+    _tell(served, infos)
     return Loaded(
         engine=worker,
         table=partial(SessionTable, served, settings),
-        description=describe(
-            served,
-            target_name=target.name,
-            dtype=target.dtype,
-            bundles=(drafter.info,) if drafter else (),
-        ),
-        rows=drafter.rows if drafter else None,
+        description=describe(served, target_name=target.name, dtype=target.dtype, bundles=infos),
+        rows=RowsByBundle({drafter.info.sha256: drafter.rows for drafter in drafters}) if drafters else None,
         bundles=store,
         kv_limit_bytes=config.kv_budget_bytes,
     )
@@ -101,7 +111,7 @@ def _longest(config: ServeConfig, target: Target) -> int:
     return min(config.max_context or MOST_CONTEXT, target.max_context)
 
 
-def _tell(served: Served, drafter: ServedDrafter | None) -> None:
+def _tell(served: Served, bundles: Sequence[BundleInfo]) -> None:
     event(
         _log,
         logging.INFO,
@@ -109,8 +119,9 @@ def _tell(served: Served, drafter: ServedDrafter | None) -> None:
         law=served.fingerprints.law.hex()[:16],
         tokenizer=served.fingerprints.tokenizer.hex()[:16],
         bundle=served.fingerprints.bundle.hex()[:16],
-        planes=len(served.planes),
-        size_bytes=drafter.info.size_bytes if drafter else 0,
+        drafter=" ".join(info.drafter_kind for info in bundles),
+        planes=" ".join(str(len(info.planes)) for info in bundles),
+        size_bytes=sum(info.size_bytes for info in bundles),
         kv_budget_bytes=served.kv_budget_bytes,
         max_context=served.limits.max_context_tokens,
         prefill_us_per_token=served.cost.prefill_us_per_token,
