@@ -84,7 +84,7 @@ async def answer(
                 break
         opened = session.machine.active.opened if session.machine.active else None
         ids = session.transcript.ids if session.transcript else ()
-        node_s = session.machine.draft_node_s
+        step = session.machine.draft_step
     stats = event.stats  # type: ignore[union-attr]
     decode_s = (stats.ended_at or 0.0) - (stats.first_at or 0.0)
     return Sample(
@@ -97,7 +97,7 @@ async def answer(
         bytes_down=stats.bytes_down,
         compute_s=tuple(stats.compute_s),
         widths=(1 + round(stats.drafted / stats.rounds),) if stats.rounds else (1,),
-        step_ms=(node_s or 0.0) * 1e3,
+        step_ms=1e3 * step.level_s(1) if step else 0.0,
         cost=opened.cost if opened else CostCurve(),
     )
 

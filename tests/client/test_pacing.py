@@ -10,20 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.client.cost import pass_s
+from outrider.client.cost import StepCost, StepTimes, pass_s
+from outrider.client.drafter import Confidence, Law
 from outrider.client.events import LinkState
 from outrider.client.pacing import (
     MARGIN,
-    RANKS,
+    MEASURED_GUESSES,
     TRY_FOR,
     DraftPacing,
+    Size,
     SpokenPacing,
-    best_paths,
+    best_trees,
     choose,
+    draft_s,
     estimate_alpha,
-    expected_chain,
+    law_of,
     make_pacing,
-    room,
+    prices_of,
+    sizes,
+    trunk_mean,
 )
 from outrider.client.plan import STREAMING, PacingInputs
 from outrider.shared.errors import ConfigError
@@ -48,26 +53,51 @@ curves = st.builds(
     st.integers(1_000, 200_000),
     st.tuples(*[st.integers(0, 60_000)] * 4),
 )
+steps = st.builds(StepCost, st.floats(1e-5, 0.01), st.floats(1e-5, 0.003))
 
 
-@pytest.mark.parametrize(("alpha", "depth"), [*itertools.product((0.0, 0.3, 0.8, 1.0), (1, 4, 9))])
-def test_expected_tokens_of_a_chain(alpha: float, depth: int) -> None:
-    """The closed form is the sum of the probabilities that the first 1, 2, … tokens are all right."""
-    assert expected_chain(alpha, depth) == pytest.approx(sum(alpha**n for n in range(1, depth + 1)))
+def _ranks(first: float, rest: tuple[float, ...]) -> tuple[float, ...]:
+    left, out = 1.0 - first, [first]
+    for share in rest:
+        out.append(min(out[-1], left * share))
+        left -= out[-1]
+    return tuple(out)
 
 
-@pytest.mark.parametrize(("alpha", "depth"), [*itertools.product((20, 60, 95), (1, 2, 4))])
-def test_the_most_probable_tree(alpha: int, depth: int) -> None:
-    """The greedy construction picks the most probable of all paths, as enumeration does."""
-    first = alpha / 100
-    shares = [first, *(min(first, (1 - first) * share) for share in RANKS)]
-    every = sorted(
-        (float(np.prod(path)) for n in range(1, depth + 1) for path in itertools.product(shares, repeat=n)),
-        reverse=True,
-    )
-    for nodes, (accepted, deepest) in enumerate(best_paths(alpha, depth), start=1):
-        assert accepted == pytest.approx(sum(every[:nodes]))
-        assert 1 <= deepest <= min(depth, nodes)
+laws = st.lists(
+    st.builds(_ranks, st.floats(0.02, 0.98), st.tuples(*[st.floats(0.01, 0.9)] * 3)), min_size=1, max_size=6
+).map(tuple)
+
+
+def enumerated(law: Law, depth: int) -> list[float]:
+    """The probability of every path of at most ``depth`` tokens, likeliest first."""
+    levels = [[1.0]]
+    for level in range(depth):
+        ranks = law[min(level, len(law) - 1)]
+        levels.append([above * chance for above in levels[-1] for chance in ranks])
+    return sorted((chance for level in levels[1:] for chance in level), reverse=True)
+
+
+@given(laws, st.integers(1, 4))
+def test_the_most_probable_trees(law: Law, depth: int) -> None:
+    """The greedy construction holds the most probable of all paths, and counts levels and inner nodes."""
+    every = enumerated(law, depth)
+    trees = best_trees(law, depth)
+    assert len(trees) == min(32, len(every))
+    for size in trees:
+        assert size.expected == pytest.approx(sum(every[: size.nodes]))
+        assert 1 <= size.depth <= min(depth, size.nodes)
+        assert size.depth <= size.fed <= size.nodes
+    assert (trees[0].nodes, trees[0].depth, trees[0].fed) == (1, 1, 1)
+
+
+@given(laws, st.integers(1, 12))
+def test_expected_tokens_of_a_chain(law: Law, depth: int) -> None:
+    """A chain brings the sum of the probabilities that its first 1, 2, … tokens are all right."""
+    firsts = [law[min(level, len(law) - 1)][0] for level in range(depth)]
+    for size in sizes(law, False, (depth, depth)):
+        assert size.depth == size.fed == size.nodes
+        assert size.expected == pytest.approx(sum(np.cumprod(firsts)[: size.nodes]))
 
 
 @given(curves, st.integers(1, 40))
@@ -84,29 +114,196 @@ def test_costs_of_widths_between_and_beyond(cost: CostCurve, width: int) -> None
         assert seconds[right - 1] - 1e-9 <= found <= seconds[right] + 1e-9
 
 
-@given(
-    st.integers(1, 99), st.booleans(), st.integers(1, 16), curves, st.floats(1e-5, 0.01), st.floats(1e-4, 1.0)
-)
-def test_the_size_chosen_is_the_best(
-    alpha: int, tree: bool, remaining: int, cost: CostCurve, per_node_s: float, fixed_s: float
+@given(laws, st.booleans(), st.integers(2, 6), st.integers(1, 20), curves, steps, st.floats(1e-4, 1.0))
+def test_the_shape_chosen_is_the_best(
+    law: Law, tree: bool, depth: int, nodes: int, cost: CostCurve, step: StepCost, fixed_s: float
 ) -> None:
-    """No other size of chain or tree brings more expected tokens per second."""
-    most = room(Limits(), remaining, tree)
-    choice = choose(alpha, tree, most, cost, per_node_s, fixed_s)
-    paths = best_paths(alpha, most[1])
-    for nodes in range(1, min(most[0], len(paths)) + 1 if most[1] else 0):
-        found = paths[nodes - 1][0] if tree else expected_chain(alpha / 100, nodes)
-        rate = (1 + found) / (nodes * per_node_s + fixed_s + pass_s(cost, nodes + 1))
-        assert rate <= choice.tokens_per_s * (1 + 1e-9)
-    assert choice.nodes <= most[0] and choice.depth <= most[1]
+    """No number of levels and nodes brings more expected tokens per second, by trying them all."""
+    most = (nodes if tree else min(nodes, depth), depth)
+    choice = choose(law, tree, most, cost, step, fixed_s)
+    best = 0.0
+    for levels in range(1, depth + 1):
+        for count in range(1, most[0] + 1):
+            if tree:
+                size = best_trees(law, levels, most[0])[count - 1] if count <= len(law[0]) ** levels else None
+            elif count == levels:
+                firsts = [law[min(level, len(law) - 1)][0] for level in range(levels)]
+                size = Size(levels, levels, levels, float(sum(np.cumprod(firsts))))
+            else:
+                size = None
+            if size is not None:
+                seconds = (
+                    size.depth * step.pass_s + size.fed * step.node_s + fixed_s + pass_s(cost, count + 1)
+                )
+                best = max(best, (1 + size.expected) / seconds)
+    assert choice.tokens_per_s == pytest.approx(best)
+    assert 1 <= choice.size.nodes <= most[0] and choice.size.depth <= depth
+
+
+@given(laws, st.booleans(), curves, steps, st.floats(1e-4, 0.5), st.floats(1.0, 50.0))
+def test_a_longer_way_never_makes_drafts_smaller(
+    law: Law, tree: bool, cost: CostCurve, step: StepCost, fixed_s: float, factor: float
+) -> None:
+    """What every round costs anyway is shared by more tokens: expected tokens never fall as it grows."""
+    most = (24 if tree else 8, 8)
+    near, far = (choose(law, tree, most, cost, step, fixed_s * times) for times in (1.0, factor))
+    assert far.size.expected >= near.size.expected - 1e-9
+    assert far.tokens_per_s <= near.tokens_per_s
+
+
+@given(laws, st.booleans(), curves, steps, st.floats(1e-4, 0.5), st.floats(1.0, 50.0))
+def test_a_slower_device_never_drafts_longer(
+    law: Law, tree: bool, cost: CostCurve, step: StepCost, fixed_s: float, factor: float
+) -> None:
+    """On a device whose runs take longer, the draft chosen would have taken no longer on the faster one."""
+    most = (24 if tree else 8, 8)
+    slow = StepCost(step.pass_s * factor, step.node_s * factor)
+    quick_choice, slow_choice = (choose(law, tree, most, cost, each, fixed_s) for each in (step, slow))
+    assert draft_s(slow_choice.size, step) <= draft_s(quick_choice.size, step) * (1 + 1e-9)
+
+
+@given(laws, st.booleans())
+def test_what_is_free_is_taken(law: Law, tree: bool) -> None:
+    """Where wider passes cost nothing and neither does drafting, the whole room is used while it can bring anything."""
+    most = (32, 12) if tree else (12, 12)
+    choice = choose(law, tree, most, CostCurve((1, 64), (50_000, 50_000)), StepCost(1e-12, 1e-12), 0.01)
+    whole = max(size.expected for size in sizes(law, tree, most))
+    assert choice.size.expected == pytest.approx(whole, abs=1e-6)
+
+
+@given(laws, st.integers(10_000, 80_000), st.integers(1_000, 60_000), steps)
+def test_padded_rows_are_filled(law: Law, base: int, more: int, step: StepCost) -> None:
+    """Where passes are padded to eight rows, a tree ends at a border or where more has to be drafted."""
+    cost = CostCurve((1, 8, 16, 24, 32), (base, base, base + more, base + 2 * more, base + 3 * more))
+    choice = choose(law, True, (31, 8), cost, step, 0.001)
+    rest = [size for size in sizes(law, True, (31, 8)) if size.nodes == choice.size.nodes + 1]
+    if (choice.size.nodes + 1) % 8:
+        spent = (choice.size.depth, choice.size.fed)
+        assert all((size.depth, size.fed) != spent for size in rest)
+
+
+def test_confident_text_gets_depth_and_doubtful_text_width() -> None:
+    """With passes of 3 and 30 ms, flat up to eight rows: deep where sure, shallow and bushy where not."""
+    cost = CostCurve((1, 8, 16, 32), (30_000, 31_000, 36_000, 45_000))
+    step = StepCost(0.0023, 0.0007)
+    sure, unsure = (choose(law_of((), alpha), True, (31, 12), cost, step, 0.001) for alpha in (90, 35))
+    assert sure.size.depth >= 2 * unsure.size.depth
+    assert unsure.size.nodes / unsure.size.depth > sure.size.nodes / sure.size.depth
+    assert max(sure.size.nodes, unsure.size.nodes) < 24
+
+
+@given(laws, curves, steps, st.floats(1e-4, 0.1))
+def test_at_the_best_rate_no_other_shape_pays(
+    law: Law, cost: CostCurve, step: StepCost, fixed_s: float
+) -> None:
+    """Priced at the best rate, the shape chosen is worth its time to the token, and no other one more (Dinkelbach)."""
+    most = (16, 6)
+    choice = choose(law, True, most, cost, step, fixed_s)
+    prices = prices_of(choice.tokens_per_s, most[0], cost, step, law)
+    paid = choice.tokens_per_s * (fixed_s + pass_s(cost, 1)) - 1.0
+
+    def gain(size: Size) -> float:
+        drafting = size.depth * prices.level + size.fed * prices.node
+        return size.expected - drafting - prices.verify[size.nodes]
+
+    increasing = all(pass_s(cost, n + 1) >= pass_s(cost, 1) for n in range(most[0] + 1))
+    assert increasing
+    assert gain(choice.size) == pytest.approx(paid, abs=1e-6)
+    assert all(gain(size) <= paid + 1e-6 for size in sizes(law, True, most))
 
 
 @pytest.mark.parametrize(("alpha", "depth"), [*itertools.product((0.2, 0.5, 0.8, 0.95), (3, 6))])
 def test_acceptance_is_learnt(alpha: float, depth: int) -> None:
     """From a thousand simulated rounds of chains, the rate that made them comes back within three points."""
     right = np.random.default_rng(1).random((1000, depth)) < alpha
-    accepted = int(np.cumprod(right, axis=1).sum())
-    assert estimate_alpha(1000, 1000 * depth, accepted, tree=False) == pytest.approx(100 * alpha, abs=3)
+    accepted = np.cumprod(right, axis=1).sum(axis=1)
+    judged = np.minimum(accepted + 1, depth)
+    inputs = replace(LOCAL, rounds=1000, judged=int(judged.sum()), accepted=int(accepted.sum()))
+    assert estimate_alpha(inputs) == pytest.approx(100 * alpha, abs=3)
+
+
+@given(laws)
+def test_a_measured_law_is_the_prior(law: Law) -> None:
+    """Before any round the bundle's law stands as it is; a session that bears it out leaves it alone."""
+    found = law_of(law, estimate_alpha(replace(LOCAL, law=law)))
+    for ranks, measured in zip(found, law, strict=True):
+        assert ranks[0] == pytest.approx(measured[0], abs=0.02)
+    judged = 10 * MEASURED_GUESSES
+    more = replace(LOCAL, law=law, judged=judged, accepted=round(judged * trunk_mean(law)), rounds=judged)
+    assert abs(estimate_alpha(more) - estimate_alpha(replace(LOCAL, law=law))) <= 1
+
+
+@given(laws, st.integers(1, 98))
+def test_a_session_moves_the_whole_law(law: Law, alpha: int) -> None:
+    """More accepted than expected raises every depth's first guess; ranks stay in order and sum to one at most."""
+    less, more = law_of(law, alpha), law_of(law, alpha + 1)
+    for low, high in zip(less, more, strict=True):
+        assert high[0] > low[0]
+        for ranks in (low, high):
+            assert list(ranks) == sorted(ranks, reverse=True) and sum(ranks) <= 1 + 1e-9
+
+
+def test_a_depth_that_cannot_be_predicted_is_never_drafted() -> None:
+    """Heads for three tokens: a law of nought beyond them bounds every draft."""
+    law: Law = ((0.8, 0.1), (0.7, 0.1), (0.6, 0.1), (0.0, 0.0))
+    for tree in (False, True):
+        every = sizes(law_of(law, 60), tree, (31, 12))
+        assert max(size.depth for size in every) == 3
+
+
+def test_confidence_between_the_temperatures() -> None:
+    """Greedy answers have their own law, sampled ones theirs; in between it lies between them."""
+    confidence = Confidence(((0.8, 0.1),), ((0.6, 0.2),))
+    assert confidence.at(0.0) == ((0.8, 0.1),) and confidence.at(1.0) == confidence.at(2.0) == ((0.6, 0.2),)
+    assert confidence.at(0.5)[0] == pytest.approx((0.7, 0.15))
+    assert Confidence().at(0.7) == () and Confidence(((0.8,),)).at(0.7) == ((0.8,),)
+
+
+# ----------------------------------------------------------------------------------------------- the device's step time
+
+
+@given(st.floats(1e-4, 0.02), st.floats(1e-5, 0.005), st.integers(0, 1000))
+def test_step_times_are_fitted(per_pass_s: float, per_node_s: float, seed: int) -> None:
+    """From drafts of different widths both parts of a pass come back."""
+    rng = np.random.default_rng(seed)
+    times = StepTimes()
+    for _ in range(60):
+        passes = int(rng.integers(1, 8))
+        nodes = passes * int(rng.integers(1, 9))
+        times.add(passes, nodes, passes * per_pass_s + nodes * per_node_s)
+    found = times.cost()
+    assert found is not None
+    for width in (1, 4, 8):
+        true = per_pass_s + width * per_node_s
+        assert found.level_s(width) == pytest.approx(true, rel=0.1, abs=0.1 * per_pass_s)
+
+
+def test_chains_tell_nothing_about_width() -> None:
+    """Drafts of one node a pass give the time of such a pass exactly; wider ones are assumed to cost more, not as many
+    times as much."""
+    times = StepTimes()
+    for passes in (3, 5, 4, 6):
+        times.add(passes, passes, 0.003 * passes)
+    found = times.cost()
+    assert found is not None and found.level_s(1) == pytest.approx(0.003)
+    assert 0.004 < found.level_s(8) < 0.024 / 2
+
+
+def test_a_busy_moment_is_not_taken_for_the_device() -> None:
+    """One draft that took a hundred times as long moves the fit by less than half; nonsense moves nothing."""
+    times = StepTimes()
+    assert times.cost() is None
+    for passes, nodes, seconds in ((0, 0, 1.0), (2, 1, 1.0), (1, 1, 0.0), (1, 1, float("inf")), (1, 1, -1.0)):
+        times.add(passes, nodes, seconds)
+    assert times.cost() is None
+    for _ in range(30):
+        times.add(4, 4, 0.012)
+    times.add(4, 4, 1.2)
+    found = times.cost()
+    assert found is not None and found.level_s(1) < 1.5 * 0.003
+
+
+# ----------------------------------------------------------------------------------------------------------- the plans
 
 
 @given(
@@ -130,7 +327,7 @@ def test_edge_always_drafts_within_the_limits(
         granted=frozenset(granted),
         limits=limits,
         rounds=rounds,
-        drafted=4 * rounds,
+        judged=2 * rounds,
         accepted=rounds,
     )
     plan = make_pacing("tree" if tree else "chain", "edge").plan(inputs)
@@ -140,6 +337,8 @@ def test_edge_always_drafts_within_the_limits(
     assert plan.max_nodes <= (12 if plan.tree else 7)
     assert plan.tree == (tree and (Feature.TREES in granted or not granted))
     assert plan.floor < 0 and plan.reason
+    assert plan.ahead is not None and plan.ahead <= plan.max_depth
+    assert plan.prices is not None and len(plan.prices.verify) == plan.max_nodes + 1
 
 
 def test_auto_streams_on_slow_links_and_says_so() -> None:
@@ -156,7 +355,7 @@ def test_auto_streams_on_slow_links_and_says_so() -> None:
 
 def test_auto_streams_when_drafts_are_refused_but_tries_again() -> None:
     """A drafter that is always wrong is left alone, but for a few tokens now and then; so is a slow one."""
-    wrong = replace(LOCAL, rounds=200, drafted=1000, accepted=0)
+    wrong = replace(LOCAL, rounds=200, judged=200, accepted=0)
     pacing = DraftPacing(tree=False, may_stream=True)
     tries = [pacing.plan(replace(wrong, length=length)).max_depth > 0 for length in range(1024)]
     assert 0 < sum(tries) <= 8 * TRY_FOR
@@ -169,7 +368,7 @@ def test_auto_never_expects_less_than_streaming(
 ) -> None:
     """Where auto drafts, and is not just trying, streaming is not expected to be more than five percent faster."""
     inputs = replace(
-        LOCAL, rtt_s=rtt_s, draft_node_s=node_s, cost=cost, rounds=100, drafted=500, accepted=5 * percent
+        LOCAL, rtt_s=rtt_s, draft_node_s=node_s, cost=cost, rounds=100, judged=500, accepted=5 * percent
     )
     plan = DraftPacing(tree=False, may_stream=True).plan(inputs)
     if plan.max_depth and plan.reason:
@@ -197,7 +396,7 @@ def test_a_change_of_mind_is_told_once() -> None:
     """Turning to streaming and back is said with its figures; trying drafts, or streaming on request, is not."""
     told: list[str] = []
     pacing = SpokenPacing(DraftPacing(tree=False, may_stream=True), told.append)
-    far = replace(LOCAL, rtt_s=0.3, rounds=100, drafted=500, accepted=250)
+    far = replace(LOCAL, rtt_s=0.3, rounds=100, judged=500, accepted=250)
     for inputs in (LOCAL, *(replace(far, length=length) for length in range(300)), LOCAL, LOCAL):
         pacing.plan(inputs)
     assert len(told) == 2
@@ -220,8 +419,8 @@ def test_a_silent_drafter_is_left_for_streaming() -> None:
     pacing = DraftPacing(tree=False, may_stream=True)
     link = replace(LOCAL, rtt_s=0.02, cost=CostCurve((1, 8), (30_000, 31_000)))
     assert pacing.plan(link).max_depth > 0
-    assert pacing.plan(replace(link, rounds=1, drafted=4, accepted=3, dry=20)).run_ahead == UNLIMITED
-    busy = replace(link, rounds=200, drafted=800, accepted=640, dry=20)
+    assert pacing.plan(replace(link, rounds=1, judged=4, accepted=3, dry=20)).run_ahead == UNLIMITED
+    busy = replace(link, rounds=200, judged=800, accepted=640, dry=20)
     assert pacing.plan(busy).max_depth > 0
 
 

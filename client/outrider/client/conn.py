@@ -104,6 +104,20 @@ def why_not(round_: Round, verdict: Verdict, sequence: TokenSequence) -> str | N
     return None
 
 
+def first_guesses(round_: Round, verdict: Verdict) -> int:
+    """Tokens of the draft's best path, from its base, that the verdict accepts."""
+    draft = round_.draft
+    if draft.is_chain or verdict.commit is None or verdict.commit.start != round_.base:
+        return min(verdict.accepted, round_.path)
+    node, right = 0, 0
+    for token_id in verdict.commit.ids[: verdict.accepted]:
+        child = next((i for i, parent in enumerate(draft.parents) if parent == node), None)
+        if child is None or draft.ids[child] != token_id:
+            break
+        node, right = child + 1, right + 1
+    return right
+
+
 def on_path(draft: Draft, ids: Sequence[int]) -> bool:
     """Whether ``ids`` are a path of the draft from its base."""
     if draft.is_chain:

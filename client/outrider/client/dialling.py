@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 from outrider.client.conn import Conn
+from outrider.client.drafter import Confidence
 from outrider.client.events import Closed, Dial, HangUp, LinkState, NetworkChanged, Send
 from outrider.client.journal import Restored, epoch_record
 from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
@@ -51,7 +52,10 @@ class DialMachine(TextMachine):
         self.distrust: ProtocolViolation | None = None
         """Why the verifier was given up, if it was."""
         self.given_up = settings.offline is Offline.ALWAYS
-        self.rounds_judged = self.rounds_dry = self.tokens_drafted = self.tokens_accepted = 0
+        self.rounds_judged = self.rounds_dry = self.guesses_judged = self.guesses_right = 0
+        self.confidence = Confidence()
+        self.excess_s = 0.0
+        """Smoothed time that a verdict takes beyond the bare pass."""
         self._conns = 0
         self._dial_at: float | None = None
         self._waiting_barrier: tuple[int, Conn] | None = None

@@ -19,6 +19,73 @@ from outrider.shared.sampling import Sampling
 Rows = NDArray[np.float32]
 
 
+Law = tuple[tuple[float, ...], ...]
+"""By depth and rank: the probability that a child is the target's token, given that its parents were. Best rank first;
+depths beyond the last one are like it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """How often a drafter's children are right, measured on held-out answers when it was made; () = not measured."""
+
+    greedy: Law = ()
+    sampled: Law = ()
+    """At temperature 1 with shared noise."""
+
+    def at(self, temperature: float) -> Law:
+        """The law for answers at ``temperature``: between the two in proportion, beyond 1 the sampled one."""
+        if temperature <= 0 or not self.sampled:
+            return self.greedy
+        share = min(temperature, 1.0)
+        if share >= 1.0 or not self.greedy:
+            return self.sampled
+        return tuple(
+            tuple((1.0 - share) * cold + share * warm for cold, warm in zip(left, right, strict=False))
+            for left, right in zip(self.greedy, self.sampled, strict=False)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What drafting costs, in tokens that the same time would have brought otherwise."""
+
+    verify: tuple[float, ...]
+    """Entry n: verifying a draft of n nodes beyond a draft of none. A staircase where passes are padded."""
+    level: float
+    """One more run of the drafter's model, whatever its width."""
+    node: float
+    """Each node expanded in it."""
+    law: Law
+    """What children can be expected to be worth before they are seen."""
+
+    def child(self, depth: int, rank: int = 0) -> float:
+        """Expected probability of the child of this rank at this depth (1 = directly below the base)."""
+        ranks = self.law[min(depth, len(self.law)) - 1]
+        return ranks[rank] if rank < len(ranks) else 0.0
+
+    @property
+    def pays(self) -> bool:
+        """Whether a pass of one node can be expected to bring more than it costs."""
+        verify = self.verify[min(1, len(self.verify) - 1)] - self.verify[0]
+        return self.child(1) > self.level + self.node + verify
+
+    def behind(self, sent: int) -> Prices:
+        """The prices of what is drafted behind ``sent`` tokens that are part of the same draft.
+
+        It counts only if they are all accepted, so everything is dearer by the chance of that.
+        """
+        if sent <= 0:
+            return self
+        chance = 1.0
+        for depth in range(1, sent + 1):
+            chance *= self.child(depth)
+        dearer = 1.0 / max(chance, 1e-6)
+        already = self.verify[min(sent, len(self.verify) - 1)]
+        verify = tuple(dearer * (price - already) for price in self.verify[sent:]) or (0.0,)
+        law = self.law[min(sent, len(self.law) - 1) :]
+        return Prices(verify, dearer * self.level, dearer * self.node, law)
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What one draft may be."""
@@ -33,6 +100,8 @@ class Budget:
     """Cumulative log-probability below which growing stops (the first token is always proposed)."""
     sampling: Sampling = field(default_factory=Sampling)
     """How the target will choose, so that the draft can guess the same coins."""
+    prices: Prices | None = None
+    """What the draft has to be worth; None: it is grown to ``max_nodes`` whatever that costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +152,7 @@ class Drafter(Protocol):
 
     kind: str
     counters: Counters
+    confidence: Confidence
 
     @property
     def length(self) -> int:
@@ -114,6 +184,7 @@ class SequenceDrafter:
     """Keeps the sequence and the counters; kinds without a model need only ``propose``."""
 
     kind = "none"
+    confidence = Confidence()
 
     def __init__(self) -> None:
         self.ids: list[int] = []

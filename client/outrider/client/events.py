@@ -12,7 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.client.drafter import Budget, Proposal
+from outrider.client.drafter import Budget, Confidence, Proposal
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import DownFrame, Rule, UpFrame
 from outrider.shared.sampling import Sampling
@@ -68,6 +68,10 @@ class Drafted:
     base: int
     proposal: Proposal
     elapsed_s: float = 0.0
+    passes: int = 0
+    """Runs of the drafter's model in that time; 0 = not counted: one for each level of the draft."""
+    fed: int = 0
+    """Nodes that went through it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class BundleReady:
 
     sha256: bytes
     planes: int
+    confidence: Confidence = Confidence()
 
 
 @dataclass(frozen=True, slots=True)

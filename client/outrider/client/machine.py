@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.client.conn import Conn, Round, commit_conflict, why_not
+from outrider.client.conn import Conn, Round, commit_conflict, first_guesses, why_not
+from outrider.client.cost import pass_s
 from outrider.client.events import (
     AddRows,
     Begin,
@@ -157,8 +158,9 @@ class SessionMachine(RoundMachine):
         self.prime()
         known = self.bundle == event.sha256 and self.num_planes == event.planes
         if not known:  # what the drafter before this one achieved says nothing about it
-            self.rounds_judged = self.rounds_dry = self.tokens_drafted = self.tokens_accepted = 0
-        self.bundle, self.num_planes = event.sha256, event.planes
+            self.rounds_judged = self.rounds_dry = self.guesses_judged = self.guesses_right = 0
+        self.bundle, self.num_planes, self.confidence = event.sha256, event.planes, event.confidence
+        self.held = (0, 0)  # a new drafter has no rows, attached or not
         if (
             not known
             and event.planes
@@ -166,7 +168,6 @@ class SessionMachine(RoundMachine):
             and self.candidate is None
             and self.wants_link
         ):
-            self.held = (0, 0)
             self.dial(fresh=False)  # attach again, now asking for its rows
 
     # -------------------------------------------------------------------------------------------------------- frames
@@ -251,9 +252,17 @@ class SessionMachine(RoundMachine):
         if verdict.outcome is RoundOutcome.VERIFIED and not verdict.replayed:
             self.deadlines.sample(self.now - round_.sent_at, verdict.queue_us, verdict.compute_us)
             if verdict.trimmed == 0 and round_.draft.ids:
-                self.rounds_judged += 1
-                self.tokens_drafted += round_.path
-                self.tokens_accepted += verdict.accepted
+                self._learn_acceptance(conn, round_, verdict)
+
+    def _learn_acceptance(self, conn: Conn, round_: Round, verdict: Verdict) -> None:
+        """First guesses judged and right, and what the verdict took beyond a bare pass of its width."""
+        right = first_guesses(round_, verdict)
+        self.rounds_judged += 1
+        self.guesses_right += right
+        self.guesses_judged += min(right + 1, round_.path)
+        if conn.opened is not None and conn.opened.cost.widths:
+            excess = verdict.compute_us / 1e6 - pass_s(conn.opened.cost, len(round_.draft.ids) + 1)
+            self.excess_s += 0.2 * (excess - self.excess_s)
 
     def _on_commit(self, conn: Conn, commit: Commit) -> None:
         if commit.turn > self.turn_number:
@@ -296,7 +305,7 @@ class SessionMachine(RoundMachine):
             self.violation(conn, str(error))
             return
         self.act(AddRows(rows.plane, rows.start, values))
-        if rows.plane == min(conn.planes):
+        if rows.plane == max(conn.planes):  # planes come in order: the others of these positions are here
             self.held = _join(self.held, (rows.start, rows.start + rows.count))
 
     def _on_turn_end(self, conn: Conn, frame: TurnEnd) -> None:

@@ -178,8 +178,9 @@ class OpenMachine(DialMachine):
         return True
 
     def _ask_for_bundle(self, frame: Opened) -> None:
-        """Fetch the recommended bundle once, when no rows come for the present one."""
-        wanted = Feature.STATE_ROWS in frame.features and not frame.planes
+        """Fetch a bundle once: where there is none yet, or no rows come for the present one, which reads them."""
+        starves = self.num_planes > 0 and Feature.STATE_ROWS in frame.features and not frame.planes
+        wanted = starves or not self.bundle
         if wanted and self.settings.fetch_bundle and not self._asked_for_bundle:
             self._asked_for_bundle = True
             self.act(Fetch(frame.fingerprints.bundle))
@@ -200,6 +201,8 @@ class OpenMachine(DialMachine):
         """What pacing says about the next round."""
         conn = self.active
         opened = conn.opened if conn is not None else None
+        step = self.draft_step
+        temperature = self.turn.sampling.temperature if self.turn is not None else 0.0
         inputs = PacingInputs(
             link=self.link,
             length=len(self.sequence),
@@ -210,11 +213,14 @@ class OpenMachine(DialMachine):
             cost=opened.cost if opened else CostCurve(),
             rtt_s=self.deadlines.srtt_s,
             queue_s=self.deadlines.queue_s,
-            draft_node_s=self.draft_node_s,
+            draft_node_s=None if step is None else step.node_s,
+            draft_pass_s=0.0 if step is None else step.pass_s,
+            excess_s=self.excess_s,
             rounds=self.rounds_judged,
-            drafted=self.tokens_drafted,
-            accepted=self.tokens_accepted,
+            judged=self.guesses_judged,
+            accepted=self.guesses_right,
             dry=self.rounds_dry,
+            law=self.confidence.at(temperature),
         )
         return self.pacing.plan(inputs)
 

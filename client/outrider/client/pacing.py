@@ -1,9 +1,12 @@
-"""How much to draft: the size that brings the most expected tokens per second, or none at all.
+"""How much to draft: the shape that brings the most expected tokens per second, or none at all.
 
-A round with a draft of n nodes brings ``1 + E(n)`` tokens and takes ``n * t_node + rtt + queue + pass(n + 1)`` seconds;
-streaming brings one token per ``pass(1)``, whatever the round trip. Acceptance is taken as independent per token, as in
-Leviathan et al. 2023, eq. 1: a chain of k brings ``a + a² + … + a^k``. Of a tree, the n most probable paths count
-(EAGLE-2; Sequoia's greedy construction). Everything here is a pure function of `PacingInputs`.
+A round whose draft has n nodes, d levels and m nodes with children (the base is one) brings ``1 + E`` tokens and takes
+``d * t_pass + m * t_node + rtt + queue + pass(n + 1)`` seconds; streaming brings one token per ``pass(1)``, whatever
+the round trip. E is the sum of the nodes' path probabilities: of all trees of n nodes and d levels the most probable
+paths make the best (EAGLE-2; Sequoia's greedy construction), and a chain is the tree of first children. How often
+children are right was measured when the drafter was made (its bundle says so), and is learned during the session. The
+rate of the best shape is the price of time, at which each single draft grows as long as its own probabilities pay
+(`drafters.growth`). Everything here is a pure function of `PacingInputs`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from outrider.client.cost import pass_s
+from outrider.client.cost import StepCost, pass_s
+from outrider.client.drafter import Law, Prices
 from outrider.client.plan import STREAMING, Pacing, PacingInputs, Plan
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import UNLIMITED, CostCurve, Feature, Limits
@@ -23,10 +27,12 @@ MAX_DEPTH = 12
 MAX_NODES = 32
 PRIOR_ALPHA = 60
 """Percent: how often the drafter's first guess is right, before anything is known."""
+PRIOR_GUESSES, MEASURED_GUESSES = 8, 24
+"""Judged guesses that the prior weighs as much as: the one above, and one that the bundle brings."""
 PRIOR_ROUNDS = 4
 RANKS = (0.55, 0.21, 0.12)
 """Of the tokens that the best child misses, the share that the second, third and fourth child hold (measured)."""
-ASSUMED_NODE_S = 0.001
+ASSUMED_STEP = StepCost(0.0007, 0.0003)
 ASSUMED_RTT_S = 0.030
 MARGIN = 1.05
 """Streaming must be this much faster than drafting to be chosen."""
@@ -35,11 +41,23 @@ TRY_EVERY, TRY_FOR = 128, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A draft size and what it is expected to bring."""
+class Size:
+    """A draft's size and what it is worth."""
 
     nodes: int
     depth: int
+    """Tokens from the base to the deepest node; as many runs of the drafter."""
+    fed: int
+    """Nodes that go through the drafter: the base, and every node that has children."""
+    expected: float
+    """Accepted tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A size and the rate it is expected to bring; of no nodes: a single step."""
+
+    size: Size
     tokens_per_s: float
 
 
@@ -56,21 +74,15 @@ class DraftPacing:
         if can_stream and not inputs.drafter:
             return Plan(0, 0, run_ahead=UNLIMITED, reason="streaming: there is no drafter yet")
         tree = self.tree and (Feature.TREES in inputs.granted or not inputs.granted)
-        alpha = estimate_alpha(inputs.rounds, inputs.drafted, inputs.accepted, tree)
-        choice = choose(
-            alpha,
-            tree,
-            room(inputs.limits, inputs.remaining, tree),
-            inputs.cost,
-            node_s(inputs),
-            overhead_s(inputs),
-        )
+        law = law_of(inputs.law, estimate_alpha(inputs))
+        most = room(inputs.limits, inputs.remaining, tree)
+        choice = choose(law, tree, most, inputs.cost, step_cost(inputs), overhead_s(inputs))
         choice = with_dry(choice, inputs)
         stream = 1.0 / pass_s(inputs.cost, 1)
         if not can_stream or stream <= MARGIN * choice.tokens_per_s:
-            return _drafting(inputs, choice, tree)
+            return _drafting(inputs, choice, law, tree)
         if _trying(inputs, choice, stream):
-            return replace(_drafting(inputs, choice, tree), reason="")
+            return replace(_drafting(inputs, choice, law, tree), reason="")
         return Plan(0, 0, run_ahead=UNLIMITED, reason=_why(inputs, choice, stream))
 
 
@@ -106,76 +118,107 @@ def make_pacing(draft: str, pacing: str) -> Pacing:
 # ----------------------------------------------------------------------------------------------------- what it brings
 
 
-def expected_chain(alpha: float, depth: float) -> float:
-    """Accepted tokens of a chain of ``depth`` (may be fractional: a mean) when each is right with ``alpha``."""
-    if alpha >= 1.0:
-        return depth
-    return alpha * (1.0 - alpha**depth) / (1.0 - alpha)
+@lru_cache(maxsize=512)
+def law_of(measured: Law, alpha: int) -> Law:
+    """How often children are right where ``alpha`` percent of the first guesses along a chain are.
+
+    The measured law, shifted in log-odds as a whole; without one the same for every depth.
+    """
+    if not measured:
+        first = alpha / 100
+        # A lower rank is never the likelier one, however often all are wrong.
+        return ((first, *(min(first, (1.0 - first) * share) for share in RANKS)),)
+    shift = _log_odds(alpha / 100) - _log_odds(trunk_mean(measured))
+    return tuple(_shifted(ranks, shift) for ranks in measured)
+
+
+def _shifted(ranks: tuple[float, ...], shift: float) -> tuple[float, ...]:
+    if ranks[0] <= 0.0:  # a depth that the drafter cannot predict
+        return ranks
+    first = 1.0 / (1.0 + math.exp(-_log_odds(ranks[0]) - shift))
+    missed = (1.0 - first) / max(1.0 - ranks[0], 1e-3)
+    out = [first]
+    for share in ranks[1:]:
+        out.append(min(out[-1], share * missed))
+    return tuple(out)
+
+
+def _log_odds(chance: float) -> float:
+    chance = min(max(chance, 0.005), 0.995)
+    return math.log(chance / (1.0 - chance))
+
+
+def trunk_mean(law: Law, depth: int = 6) -> float:
+    """Share of right guesses among those that come to be judged along a chain of ``depth``."""
+    reached, judged, right = 1.0, 0.0, 0.0
+    for level in range(depth):
+        judged += reached
+        reached *= law[min(level, len(law) - 1)][0]
+        right += reached
+    return right / judged
+
+
+def estimate_alpha(inputs: PacingInputs) -> int:
+    """Percent of first guesses that are right: those judged in this session, and a few more as the prior has it."""
+    prior, weight = PRIOR_ALPHA / 100, PRIOR_GUESSES
+    if inputs.law:
+        prior, weight = trunk_mean(inputs.law), MEASURED_GUESSES
+    share = (inputs.accepted + weight * prior) / (inputs.judged + weight)
+    return min(max(round(100 * share), 1), 99)
 
 
 @lru_cache(maxsize=4096)
-def best_paths(alpha: int, max_depth: int, nodes: int = MAX_NODES) -> tuple[tuple[float, int], ...]:
-    """The most probable tree, node by node: (accepted tokens, depth) with 1, 2, … ``nodes`` nodes; alpha in percent."""
-    first = alpha / 100
-    # A lower rank is never the likelier one, however often all are wrong.
-    shares = (first, *(min(first, (1.0 - first) * share) for share in RANKS))
-    heap = [
-        (-shares[0], 1, 0, 1.0)
-    ]  # probability of the path, depth, rank among siblings, probability of the parent
-    out: list[tuple[float, int]] = []
+def best_trees(law: Law, max_depth: int, nodes: int = MAX_NODES) -> tuple[Size, ...]:
+    """The most probable trees of 1, 2, … ``nodes`` nodes, none deeper than ``max_depth``; each extends the last."""
+    first = law[0][0]
+    # Probability of the path, depth, rank among siblings, the parent's number (0 = the base) and probability.
+    heap = [(-first, 1, 0, 0, 1.0)] if max_depth > 0 else []
+    out: list[Size] = []
     total, deepest = 0.0, 0
+    parents: set[int] = set()
     while heap and len(out) < nodes:
-        probability, depth, rank, above = heapq.heappop(heap)
-        total, deepest = total - probability, max(deepest, depth)
-        out.append((total, deepest))
-        if rank + 1 < len(shares):
-            heapq.heappush(heap, (-above * shares[rank + 1], depth, rank + 1, above))
-        if depth < max_depth:
-            heapq.heappush(heap, (probability * shares[0], depth + 1, 0, -probability))
+        negative, depth, rank, parent, above = heapq.heappop(heap)
+        total, deepest = total - negative, max(deepest, depth)
+        parents.add(parent)
+        out.append(Size(len(out) + 1, deepest, len(parents), total))
+        ranks = law[min(depth, len(law)) - 1]
+        if rank + 1 < len(ranks) and ranks[rank + 1] > 0:
+            heapq.heappush(heap, (-above * ranks[rank + 1], depth, rank + 1, parent, above))
+        below = law[min(depth + 1, len(law)) - 1][0]
+        if depth < max_depth and below > 0:
+            heapq.heappush(heap, (negative * below, depth + 1, 0, len(out), -negative))
     return tuple(out)
 
 
 @lru_cache(maxsize=1024)
-def _alpha_of(mean_accepted: float, mean_depth: float, tree: bool) -> int:
-    low, high = 1, 99
-    while low < high:
-        middle = (low + high) // 2
-        if tree:
-            depth = max(round(mean_depth), 1)
-            paths = best_paths(middle, depth)
-            found = paths[min(3 * depth, len(paths)) - 1][0]
-        else:
-            found = expected_chain(middle / 100, mean_depth)
-        low, high = (middle + 1, high) if found < mean_accepted else (low, middle)
-    return low
-
-
-def estimate_alpha(rounds: int, drafted: int, accepted: int, tree: bool) -> int:
-    """Percent of first guesses that are right, from a session's rounds and a few rounds of prior."""
-    depth = 6.0
-    if tree:
-        prior = best_paths(PRIOR_ALPHA, 6)[17][0]
-    else:
-        prior = expected_chain(PRIOR_ALPHA / 100, depth)
-    weight = rounds + PRIOR_ROUNDS
-    mean_depth = (drafted + PRIOR_ROUNDS * depth) / weight
-    mean_accepted = (accepted + PRIOR_ROUNDS * prior) / weight
-    return _alpha_of(round(mean_accepted, 2), round(mean_depth, 1), tree)
+def sizes(law: Law, tree: bool, most: tuple[int, int]) -> tuple[Size, ...]:
+    """Every size within ``most`` (nodes, depth): for each depth and number of nodes the most probable paths."""
+    max_nodes, max_depth = most
+    if not tree:
+        return best_trees(tuple(ranks[:1] for ranks in law), max_depth, max_nodes)
+    every = (size for depth in range(1, max_depth + 1) for size in best_trees(law, depth, max_nodes))
+    return tuple(dict.fromkeys(every))
 
 
 # ------------------------------------------------------------------------------------------------------ what it costs
 
 
-@lru_cache(maxsize=1024)
-def node_s(inputs: PacingInputs) -> float:
-    """Seconds a drafted token costs on this device."""
-    return _rounded(ASSUMED_NODE_S if inputs.draft_node_s is None else inputs.draft_node_s)
+def step_cost(inputs: PacingInputs) -> StepCost:
+    """What a run of the drafter costs on this device."""
+    if inputs.draft_node_s is None:
+        return ASSUMED_STEP
+    return StepCost(_rounded(inputs.draft_pass_s), _rounded(inputs.draft_node_s))
 
 
 def overhead_s(inputs: PacingInputs) -> float:
-    """Seconds of a round that no draft size changes: the way there and back, and the queue."""
+    """Seconds of a round that no draft changes: there and back, the queue, what verdicts take beside the pass."""
     rtt = ASSUMED_RTT_S if inputs.rtt_s is None else inputs.rtt_s
-    return _rounded(rtt + inputs.queue_s)
+    return _rounded(rtt + inputs.queue_s + max(inputs.excess_s, 0.0))
+
+
+def draft_s(size: Size, step: StepCost) -> float:
+    """Seconds the device drafts for."""
+    return size.depth * step.pass_s + size.fed * step.node_s
 
 
 def room(limits: Limits, remaining: int, tree: bool) -> tuple[int, int]:
@@ -189,57 +232,62 @@ def room(limits: Limits, remaining: int, tree: bool) -> tuple[int, int]:
 
 @lru_cache(maxsize=1024)
 def choose(
-    alpha: int, tree: bool, most: tuple[int, int], cost: CostCurve, per_node_s: float, fixed_s: float
+    law: Law, tree: bool, most: tuple[int, int], cost: CostCurve, step: StepCost, fixed_s: float
 ) -> Choice:
     """The size within ``most`` (nodes, depth) with the most expected tokens per second; at least one node if it may."""
     max_nodes, max_depth = most
     if max_depth < 1 or max_nodes < 1:
-        return Choice(0, 0, 1.0 / (fixed_s + pass_s(cost, 1)))
-    if tree:
-        sizes = [
-            (n + 1, depth, found) for n, (found, depth) in enumerate(best_paths(alpha, max_depth, max_nodes))
-        ]
-    else:
-        sizes = [(n, n, expected_chain(alpha / 100, n)) for n in range(1, max_nodes + 1)]
-    choices = [
-        Choice(nodes, depth, (1.0 + found) / (nodes * per_node_s + fixed_s + pass_s(cost, nodes + 1)))
-        for nodes, depth, found in sizes
-    ]
-    return max(choices, key=lambda choice: (choice.tokens_per_s, -choice.nodes))
+        return Choice(Size(0, 0, 0, 0.0), 1.0 / (fixed_s + pass_s(cost, 1)))
+    fixed = [fixed_s + pass_s(cost, nodes + 1) for nodes in range(max_nodes + 1)]
+    choices = (
+        Choice(size, (1.0 + size.expected) / (draft_s(size, step) + fixed[size.nodes]))
+        for size in sizes(law, tree, most)
+    )
+    return max(choices, key=lambda choice: (choice.tokens_per_s, -choice.size.nodes, -choice.size.depth))
 
 
 def with_dry(choice: Choice, inputs: PacingInputs) -> Choice:
     """The choice with what it really brings when the drafter is sometimes silent: such a round is a single step."""
     share = inputs.dry / (inputs.rounds + inputs.dry + PRIOR_ROUNDS)
-    step_s = overhead_s(inputs) + pass_s(inputs.cost, 1)
-    round_s = choice.nodes * node_s(inputs) + overhead_s(inputs) + pass_s(inputs.cost, choice.nodes + 1)
-    tokens = (1.0 - share) * choice.tokens_per_s * round_s + share
-    return replace(choice, tokens_per_s=tokens / ((1.0 - share) * round_s + share * step_s))
+    tokens = 1.0 + choice.size.expected
+    step_s, round_s = overhead_s(inputs) + pass_s(inputs.cost, 1), tokens / choice.tokens_per_s
+    mean_s = (1.0 - share) * round_s + share * step_s
+    return replace(choice, tokens_per_s=((1.0 - share) * tokens + share) / mean_s)
 
 
-def floor_of(choice: Choice, cost: CostCurve, per_node_s: float) -> float:
-    """Log-probability below which one more node costs more time than it brings.
-
-    At the best size a node must bring as many tokens per second of its own cost as the round does on average.
-    """
-    widest = max(cost.widths, default=1)
-    slope = (pass_s(cost, widest) - pass_s(cost, 1)) / (widest - 1) if widest > 1 else 0.0
-    share = choice.tokens_per_s * (per_node_s + max(slope, 0.0))
-    return math.log(min(max(share, 0.01), 0.5))
+@lru_cache(maxsize=1024)
+def prices_of(rate: float, nodes: int, cost: CostCurve, step: StepCost, law: Law) -> Prices:
+    """What drafting up to ``nodes`` nodes costs where time brings ``rate`` tokens per second."""
+    alone = pass_s(cost, 1)
+    verify = tuple(rate * max(pass_s(cost, n + 1) - alone, 0.0) for n in range(nodes + 1))
+    return Prices(verify, rate * step.pass_s, rate * step.node_s, law)
 
 
-def _drafting(inputs: PacingInputs, choice: Choice, tree: bool) -> Plan:
-    """Draft: the size chosen, two tokens deeper where the drafter is sure of itself."""
+def floor_of(prices: Prices, tree: bool) -> float:
+    """Log-probability below which no node is worth its cost: verifying it, and in a chain a pass of the drafter."""
+    pairs = zip(prices.verify, prices.verify[1:], strict=False)
+    share = min((after - before for before, after in pairs), default=0.0)
+    if not tree:
+        share += prices.level + prices.node
+    return math.log(min(max(share, 0.001), 0.5))
+
+
+def _drafting(inputs: PacingInputs, choice: Choice, law: Law, tree: bool) -> Plan:
+    """Draft: bounds wide enough for text that the drafter is sure of, and prices that keep other drafts small."""
     most_nodes, most_depth = room(inputs.limits, inputs.remaining, tree)
-    depth = min(choice.depth + 2, most_depth) if choice.depth else 0
-    nodes = min(choice.nodes + 2, most_nodes) if choice.nodes else 0
-    draft_s = choice.nodes * node_s(inputs) + pass_s(inputs.cost, choice.nodes + 1)
-    far = inputs.rtt_s is not None and inputs.rtt_s > 2 * draft_s and Feature.PIPELINE in inputs.granted
+    size, step = choice.size, step_cost(inputs)
+    depth = min(2 * size.depth + 2, most_depth) if size.depth else 0
+    nodes = max(min(2 * size.nodes + 2, most_nodes), depth) if size.nodes else 0
+    prices = prices_of(_rounded(choice.tokens_per_s), nodes, inputs.cost, step, law)
+    busy_s = draft_s(size, step) + pass_s(inputs.cost, size.nodes + 1)
+    far = inputs.rtt_s is not None and inputs.rtt_s > 2 * busy_s and Feature.PIPELINE in inputs.granted
     return Plan(
         depth,
-        max(nodes, depth),
+        nodes,
         tree=tree,
-        floor=floor_of(choice, inputs.cost, node_s(inputs)),
+        floor=floor_of(prices, tree),
+        prices=prices,
+        ahead=min(size.depth + 2, depth),
         rounds=min(2, inputs.limits.max_rounds_in_flight) if far else 1,
         reason=f"drafting: about {choice.tokens_per_s:.0f} tokens/s expected",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from outrider.client.drafter import Law, Prices
 from outrider.client.events import LinkState
 from outrider.shared.frames import UNLIMITED, CostCurve, Feature, Limits
 
@@ -28,15 +29,21 @@ class PacingInputs:
     queue_s: float
     """Smoothed time in the verifier's queue."""
     draft_node_s: float | None
-    """Smoothed time per drafted token on this device."""
+    """Time per node that goes through the drafter on this device, fitted to the drafts of the session."""
+    draft_pass_s: float = 0.0
+    """Time of every run of the drafter beside that, however many nodes go through together."""
+    excess_s: float = 0.0
+    """Smoothed time that the verifier takes for a verdict beyond the bare pass of that width."""
     rounds: int = 0
     """Verified rounds of this session whose draft was not trimmed and not empty."""
-    drafted: int = 0
-    """Best-path tokens drafted in these rounds."""
+    judged: int = 0
+    """First guesses that the target came to judge in these rounds: those along the best path up to the first miss."""
     accepted: int = 0
     """Of these, accepted."""
     dry: int = 0
     """Rounds sent without a draft because the drafter had nothing to say, since this drafter is in use."""
+    law: Law = ()
+    """How often the drafter's children are right, as measured when it was made; () = not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,10 @@ class Plan:
     tree: bool = False
     floor: float = -float("inf")
     """Cumulative log-probability below which a draft stops growing."""
+    prices: Prices | None = None
+    """What drafts have to be worth; ``max_depth`` and ``max_nodes`` only bound what is worth drafting."""
+    ahead: int | None = None
+    """Tokens to draft ahead while a verdict is awaited; None = ``max_depth``."""
     run_ahead: int = 0
     """Tokens beyond the committed text that the verifier may decode alone; UNLIMITED = no limit."""
     rounds: int = 1

@@ -46,9 +46,9 @@ class RoundMachine(OpenMachine):
         if self.alone and self.writes_alone:
             self._write_alone()
         elif conn is None:
-            self._draft_on(plan.max_depth, 0)  # the draft of the Open to come
+            self._draft_on(_ahead(plan), 0)  # the draft of the Open to come
         else:
-            self._draft_on(plan.max_depth, len(conn.rounds))
+            self._draft_on(_ahead(plan), len(conn.rounds))
         if conn is not None and self.active is conn:
             self._steer(conn, plan)
 
@@ -58,11 +58,13 @@ class RoundMachine(OpenMachine):
         unsent = self.tail.ids[self.sent_to(conn) - self.tail.start :]
         depth = plan.max_depth if self.drafter_ready else 0
         if conn.rounds and not unsent:
-            self._draft_on(depth, 0)  # a pipelined round needs something to say
-        elif len(unsent) < depth and not drafted and (self.proposing or self.can_draft()):
+            self._draft_on(min(depth, _ahead(plan)), 0)  # a pipelined round needs something to say
+        elif _wants_more(plan, depth, len(unsent)) and not drafted and (self.proposing or self.can_draft()):
             if not self.proposing:
                 nodes = max(plan.max_nodes - len(unsent), 1)
-                self._ask(Budget(nodes, depth - len(unsent), plan.tree and not conn.rounds, plan.floor))
+                branching = plan.tree and not conn.rounds
+                prices = plan.prices.behind(len(unsent)) if plan.prices is not None else None
+                self._ask(Budget(nodes, depth - len(unsent), branching, plan.floor, prices=prices))
         elif unsent or depth or not self._runs_ahead(conn, plan):
             self._send_round(conn, plan, tree)
 
@@ -148,3 +150,15 @@ class RoundMachine(OpenMachine):
                 self.report(
                     LinkState.OFFLINE if self.active is None else LinkState.LATE, "ended, unconfirmed"
                 )
+
+
+def _ahead(plan: Plan) -> int:
+    """Tokens to draft beyond what has gone out while a verdict is awaited."""
+    return plan.max_depth if plan.ahead is None else min(plan.ahead, plan.max_depth)
+
+
+def _wants_more(plan: Plan, depth: int, unsent: int) -> bool:
+    """Whether to draft on before a round goes out that has ``unsent`` tokens already."""
+    if unsent >= depth:
+        return False
+    return not unsent or plan.prices is None or plan.prices.behind(unsent).pays

@@ -364,7 +364,7 @@ class Session:
 
     def _use(self, drafter: Drafter, sha256: bytes, num_planes: int) -> None:
         self._worker.replace(drafter)
-        self.feed(BundleReady(sha256, num_planes))
+        self.feed(BundleReady(sha256, num_planes, drafter.confidence))
 
     def _drafter_failed(self, error: Exception) -> None:
         self._failure = error

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from outrider.client.cost import StepCost, StepTimes
 from outrider.client.drafter import Budget
 from outrider.client.events import (
     Accept,
@@ -72,7 +73,7 @@ class TextMachine:
         self.cuts = 0
         """Counts what invalidates drafts that are under way."""
         self.drafter_ready = False
-        self.draft_node_s: float | None = None
+        self.step_times = StepTimes()
         self._proposed: int | None = None
         self._proposal_stale = False
         self._dry_at = -1
@@ -88,6 +89,11 @@ class TextMachine:
     def end(self) -> int:
         """Length of committed text and tail together: the drafter's length."""
         return self.tail.end
+
+    @property
+    def draft_step(self) -> StepCost | None:
+        """What a run of the drafter costs on this device; None before the first draft."""
+        return self.step_times.cost()
 
     @property
     def turn_number(self) -> int:
@@ -324,10 +330,11 @@ class TextMachine:
         Tokens committed while the drafter thought are skipped when it foresaw them.
         """
         base, self._proposed = self._proposed, None
-        nodes = len(event.proposal.draft.ids)
-        if nodes and event.elapsed_s > 0:
-            each = event.elapsed_s / nodes
-            self.draft_node_s = each if self.draft_node_s is None else 0.8 * self.draft_node_s + 0.2 * each
+        draft = event.proposal.draft
+        if draft.ids and event.passes:
+            self.step_times.add(event.passes, event.fed, event.elapsed_s)
+        elif draft.ids:  # uncounted: a pass for every level, through which the base and every inner node went
+            self.step_times.add(max(draft.depths), len(set(draft.parents)), event.elapsed_s)
         if self.finished or self._proposal_stale or event.base != base:
             return None
         path = event.proposal.best_ids

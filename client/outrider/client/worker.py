@@ -76,11 +76,13 @@ class DrafterWorker:
 
     def _propose(self, drafter: Drafter | None, action: Propose) -> None:
         begun = time.perf_counter()
-        proposal = Proposal.empty()
+        proposal, passes, fed = Proposal.empty(), 0, 0
         try:
             if drafter is not None:
+                passes, fed = -drafter.counters.passes, -drafter.counters.ingested
                 proposal = drafter.propose(action.budget)
+                passes, fed = passes + drafter.counters.passes, fed + drafter.counters.ingested
         except Exception as error:  # whatever it was, it is told before the answer that may end the turn
             self._failed(error)
-        answer = Drafted(action.base, proposal, time.perf_counter() - begun)
+        answer = Drafted(action.base, proposal, time.perf_counter() - begun, max(passes, 0), max(fed, 0))
         self._call(lambda: self._on_drafted(answer))

@@ -28,6 +28,7 @@ class HybridDrafter:
         self.model = model
         self.copy = copy if copy is not None else NgramDrafter()
         self.counters = model.counters
+        self.confidence = model.confidence
 
     @property
     def length(self) -> int:
