@@ -62,7 +62,7 @@ def rows_of(drafter: MoaDrafter, kv: Tensor, start: int = 0) -> list[Tensor]:
     s = drafter.settings
     heads = kv.unflatten(-1, (s.num_kv_heads, s.head_dim)).permute(1, 2, 3, 0, 4)
     parts = {layer: (heads[i, 0], heads[i, 1]) for i, layer in enumerate(s.needed_layers)}
-    return ServerHalf(s, drafter.memory).rows(parts, torch.arange(start, start + len(kv)))
+    return ServerHalf(s, drafter.memory).rows(parts, None, torch.arange(start, start + len(kv)))
 
 
 @dataclass

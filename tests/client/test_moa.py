@@ -36,6 +36,7 @@ def graph(num_tli: int) -> OnnxGraph:
         own_layers=settings.own_layers,
         own_width=settings.kv_width,
         tli_layers=num_tli,
+        row_mask=num_tli > 0,
         row_widths=(2 * settings.kv_width,) * (1 + num_tli),
         vocabulary=np.array(settings.draft_vocabulary, np.int64),
         kappa=1.3,

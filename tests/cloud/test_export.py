@@ -10,9 +10,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from outrider.cloud.moa.graph import build_graph
-from outrider.cloud.export.vocabulary import byte_alphabet, choose_vocabulary, required_ids
+from outrider.cloud.export.vocabulary import byte_alphabet, choose_vocabulary, required_ids, resize_vocabulary
 from outrider.cloud.moa.device_half import DeviceHalf, DeviceStep
+from outrider.cloud.moa.graph import build_graph
 from tests.tiny_drafter import random_drafter, tiny_settings
 
 MAX_POSITION = 64
@@ -122,13 +122,28 @@ def test_metadata_is_kept() -> None:
 
 
 def test_vocabulary_keeps_what_a_device_needs() -> None:
-    """Required ids survive any size, frequent ids come next, order is ascending, coverage counts tokens."""
-    answers = [np.array([7] * 5 + [9] * 3 + [11], dtype=np.int32)]
+    """Required ids come first, then the frequent ones in order; coverage counts tokens."""
+    answers = [np.array([7] * 3 + [9] * 5 + [11], dtype=np.int32)]
     chosen, coverage = choose_vocabulary(answers, {0, 2, 40}, 5)
-    assert chosen == (0, 2, 7, 9, 40)
+    assert chosen == (0, 2, 40, 9, 7)
     assert coverage == pytest.approx(8 / 9)
     with pytest.raises(ValueError, match="required"):
         choose_vocabulary(answers, {0, 2, 40}, 2)
+
+
+def test_a_vocabulary_of_another_size_is_a_prefix_or_an_extension() -> None:
+    """Smaller is the beginning of larger, whatever the size asked for; more than the target has is refused."""
+    answers = [np.random.default_rng(1).zipf(1.5, 400).clip(0, 199).astype(np.int32)]
+    required = {0, 2, 150}
+    whole, _ = choose_vocabulary(answers, required, 60)
+    for size in (3, 10, 59):
+        assert resize_vocabulary(whole, required, size, 200) == whole[:size]
+        assert choose_vocabulary(answers, required, size)[0] == whole[:size]
+    larger = resize_vocabulary(whole, required, 200, 200)
+    assert larger[:60] == whole and sorted(larger) == list(range(200))
+    for size in (2, 201):
+        with pytest.raises(ValueError, match="draft vocabulary"):
+            resize_vocabulary(whole, required, size, 200)
 
 
 def test_required_ids_can_spell_every_byte() -> None:

@@ -82,10 +82,10 @@ def test_direct_path_starts_as_the_targets_own_kv() -> None:
     drafter, _ = random_drafter(tiny_settings())
     s, memory = drafter.settings, drafter.memory
     with torch.no_grad():
-        torch.nn.init.eye_(memory.direct_k.weight)
-        torch.nn.init.eye_(memory.direct_v.weight)
-        memory.k_proj.weight.zero_()
-        memory.v_proj.weight.zero_()
+        torch.nn.init.eye_(memory.projections[0].direct_k.weight)
+        torch.nn.init.eye_(memory.projections[0].direct_v.weight)
+        memory.projections[0].k_proj.weight.zero_()
+        memory.projections[0].v_proj.weight.zero_()
     kv = random_kv(s, LENGTH)
     rows = rows_of(drafter, kv)
     torch.testing.assert_close(rows[0], kv[:, s.needed_layers.index(s.direct_layer)].flatten(1))
@@ -124,7 +124,7 @@ def test_int8_storage_is_what_the_bundle_holds(tmp_path: Path) -> None:
     drafter, _ = random_drafter(tiny_settings())
     save_drafter(drafter, drafter.settings, tmp_path, torch.float32, int8=True)
     again = load_drafter(tmp_path)
-    for name in ("sa.0.q_proj.weight", "ca.layer.down_proj.weight"):
+    for name in ("blocks.0.sa.0.q_proj.weight", "blocks.0.ca.layer.down_proj.weight"):
         before, after = (module.state_dict()[name].numpy() for module in (drafter, again))
         values, scale = quantise_rows(before)
         stored, stored_scale = quantise_rows(after)
@@ -140,7 +140,9 @@ def test_server_half_refuses_another_target(tmp_path: Path) -> None:
     drafter, _ = random_drafter(tiny_settings())
     save_drafter(drafter, drafter.settings, tmp_path, torch.float32)
     shapes = {"num_hidden_layers": 6, "hidden_size": 32, "num_key_value_heads": 2}
-    assert ServerHalf.load(tmp_path, type("Shapes", (), shapes)).lsa_layers == drafter.settings.needed_layers
+    assert (
+        ServerHalf.load(tmp_path, type("Shapes", (), shapes)).needed_layers == drafter.settings.needed_layers
+    )
     with pytest.raises(ValueError, match="K/V heads"):
         ServerHalf.load(tmp_path, type("Shapes", (), {**shapes, "hidden_size": 64}))
 

@@ -201,18 +201,24 @@ def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout
         fits = 0 <= value < max(1, own_layers) and value <= len(widths)
         return fits and widths[len(widths) - value :] == (2 * own_width,) * value
 
+    tli_layers = found.read("tli_layers", int, is_count_of_target_layers)
+    # Format 1 knows neither entry: its masks follow from the target layers.
+    optional = {
+        name: found.read(name, int, lambda value: 0 <= value <= 1 << 16)
+        for name in ("row_mask", "features")
+        if found.has(name)
+    }
     return Layout(
         kind=kind,
         own_layers=own_layers,
         own_width=own_width,
-        tli_layers=found.read("tli_layers", int, is_count_of_target_layers),
+        tli_layers=tli_layers,
         row_widths=widths,
         vocabulary=np.array(found.read("vocabulary", json.loads, _is_vocabulary), np.int64),
         kappa=found.read("kappa", float, lambda value: 1e-3 <= value <= 1e3),
         max_position=found.read("max_position", int, lambda value: 1 <= value <= MAX_POSITION),
-        features=found.read("features", int, lambda value: 0 <= value <= 1 << 16)
-        if found.has("features")
-        else 0,
+        features=optional.get("features", 0),
+        row_mask=bool(optional.get("row_mask", tli_layers)),
     )
 
 

@@ -35,6 +35,8 @@ class Layout:
     max_position: int
     features: int = 0
     """Width of the feature a graph takes beside each token and returns for it; 0 = none."""
+    row_mask: bool = False
+    """Whether some layers read their own keys and values only where there are no rows (input ``tli_mask``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class OnnxGraph:
         wanted |= {f"rows.{plane}": width for plane, width in enumerate(layout.row_widths)}
         if layout.row_widths:
             wanted["row_valid"] = None
-        if layout.tli_layers:
+        if layout.row_mask:
             wanted["tli_mask"] = None
         if layout.features:
             wanted["features"] = layout.features
@@ -127,7 +129,7 @@ class OnnxGraph:
             "k": np.array([step.children], np.int64),
         }
         layers = self.layout.own_layers
-        if self.layout.tli_layers:
+        if self.layout.row_mask:
             feeds["tli_mask"] = step.tli_mask
         if self.layout.features:
             feeds["features"] = step.features

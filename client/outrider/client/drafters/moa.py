@@ -9,7 +9,7 @@ drafts all the same. `glide` (other rows) and `independent` (no rows) differ fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -163,7 +163,7 @@ class GraphDrafter(SequenceDrafter):
                 ids=np.array(ids, np.int64),
                 positions=np.array(positions, np.int64),
                 own_mask=own_mask,
-                tli_mask=self._tli_mask(own_mask, valid) if self.layout.tli_layers else own_mask,
+                tli_mask=self._tli_mask(own_mask, valid) if self.layout.row_mask else own_mask,
                 own_keys=[buffer[:past] for buffer in self.cache.keys],
                 own_values=[buffer[:past] for buffer in self.cache.values],
                 rows=[buffer[:rows] for buffer in self.rows.planes],
@@ -233,4 +233,4 @@ def ranked(answer: Answer) -> list[list[tuple[int, float]]]:
 
 
 def _limited(budget: Budget, depth: int) -> Budget:
-    return Budget(budget.max_nodes, depth, budget.tree, budget.floor, budget.sampling)
+    return replace(budget, max_depth=depth)

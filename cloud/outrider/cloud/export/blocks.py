@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from outrider.cloud.export.builder import GraphBuilder
-from outrider.cloud.moa.layers import DecoderLayer, rotary_angles
+from outrider.cloud.kinds.layers import DecoderLayer, rotary_angles
+from outrider.cloud.kinds.settings import DrafterSettings
 
 _HIDDEN_SCORE = -1e30
 """Added to scores of masked keys; finite, so that a fully masked segment next to a visible one stays exact."""
@@ -57,29 +58,10 @@ class Heads:
         return reads.astype(np.float32)[:, :, None]
 
 
-class GraphShape(Protocol):
-    """What parts read of a kind's settings."""
-
-    @property
-    def rope_theta(self) -> float:
-        """Base of the rotary embedding."""
-        ...
-
-    @property
-    def rms_norm_eps(self) -> float:
-        """Epsilon of every norm."""
-        ...
-
-    @property
-    def draft_vocabulary(self) -> tuple[int, ...]:
-        """Target ids in draft order."""
-        ...
-
-
 class GraphParts:
     """Larger parts on a `GraphBuilder`; what several layers share is made once."""
 
-    def __init__(self, settings: GraphShape, max_position: int, *, int8: bool):
+    def __init__(self, settings: DrafterSettings, max_position: int, *, int8: bool):
         """`max_position` is the length of the rotary tables."""
         self.s, self.b = settings, GraphBuilder(int8)
         self._max_position = max_position
@@ -87,17 +69,20 @@ class GraphParts:
 
     # ------------------------------------------------------------------------------------------------ inputs
 
-    def declare(self, own_layers: int, own_width: int, row_widths: Sequence[int], *, tli: bool) -> None:
+    def declare(
+        self, own_layers: int, own_width: int, row_widths: Sequence[int], *, row_mask: bool = False
+    ) -> None:
         """The inputs every kind has: tokens, masks, own K/V, rows by plane, and what the head wants.
 
-        Kinds without rows have no `rows.p` and no `row_valid`, kinds without own layers no masks.
+        Kinds without rows have no `rows.p` and no `row_valid`, kinds without own layers no masks. `row_mask`
+        adds `tli_mask`, the mask of layers that see own K/V only where no rows are.
         """
         b = self.b
         b.input("ids", np.int64, ["n"])
         if own_layers:
             b.input("positions", np.int64, ["n"])
             b.input("own_mask", np.bool_, ["n", "t+n"])
-        if tli:
+        if row_mask:
             b.input("tli_mask", np.bool_, ["n", "t+n"])
         for part in ("own_k", "own_v"):
             for layer in range(own_layers):
@@ -158,9 +143,21 @@ class GraphParts:
         mask: str = "own_mask",
         before: Sequence[Segment] = (),
     ) -> str:
-        """A decoder layer with own K/V `index`: segments `before`, cached slots, then the new tokens.
+        """A decoder layer with own K/V `index`: see `own_attention`; x [n, width] -> the same."""
+        return self.finish(x, self.own_attention(x, name, layer, index, mask, before), name, layer)
 
-        x [n, width] -> the same; declares the outputs new_k.index and new_v.index.
+    def own_attention(
+        self,
+        x: str,
+        name: str,
+        layer: DecoderLayer,
+        index: int,
+        mask: str = "own_mask",
+        before: Sequence[Segment] = (),
+    ) -> str:
+        """Norm and attention over segments `before`, cached slots, then the new tokens, up to the output projection.
+
+        x [n, width] -> [n, query * width]; declares the outputs new_k.index and new_v.index.
         """
         b, heads = self.b, Heads.of(layer)
         w, query_width = heads.key_value * heads.width, heads.query * heads.width
@@ -173,7 +170,7 @@ class GraphParts:
         b.output(f"new_k.{index}", np.float32, ["n", w], k)
         b.output(f"new_v.{index}", np.float32, ["n", w], v)
         own = [Segment(f"own_k.{index}", f"own_v.{index}", "own"), Segment(k, v, "new")]
-        return self.finish(x, self.attend(q, [*before, *own], heads, mask), name, layer)
+        return self.attend(q, [*before, *own], heads, mask)
 
     def cross_layer(self, x: str, name: str, layer: DecoderLayer, segments: Sequence[Segment]) -> str:
         """A decoder layer whose keys and values are `segments` alone; x [n, width] -> the same."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import onnx
 
-from outrider.cloud.moa.graph import build_graph
-from outrider.cloud.export.vocabulary import required_ids
+from outrider.cloud.export.vocabulary import required_ids, resize_vocabulary
 from outrider.cloud.fingerprint import weights_fingerprint
-from outrider.cloud.moa.config import MoaSettings
-from outrider.cloud.moa.init import TargetWeights, frozen_target
-from outrider.cloud.moa.server_half import ServerHalf, row_planes
-from outrider.cloud.moa.weights import load_drafter
+from outrider.cloud.kinds.registry import find_kind
+from outrider.cloud.kinds.server import ServerHalf
+from outrider.cloud.kinds.settings import DrafterSettings
+from outrider.cloud.kinds.target import TargetWeights, frozen_target
+from outrider.cloud.kinds.weights import load_drafter
 from outrider.shared.tokenizer import build_artefact
 
-FORMAT = "1"
+FORMAT = "2"
 _MAX_POSITION = 8192
 """Longest rotary table in a bundle; 2 MB. Longer contexts draft without the model."""
 
@@ -36,23 +35,32 @@ class ExportReport:
     training_step: int
 
 
-def export_bundle(weights_dir: Path, target_dir: Path, out: Path, *, int8: bool = True) -> ExportReport:
-    """Write the bundle of a weights folder for a target folder.
+def export_bundle(
+    weights_dir: Path, target_dir: Path, out: Path, *, int8: bool = True, vocabulary: int | None = None
+) -> ExportReport:
+    """Write the bundle of a weights folder, of any kind, for a target folder.
 
-    Raises ValueError if the draft vocabulary lacks an id a device cannot do without, and FileNotFoundError
-    if either folder is incomplete.
+    `vocabulary` asks for another number of draft ids than the weights were trained with; the head is the
+    target's, so nothing has to be trained again. Raises ValueError if the draft vocabulary lacks an id a
+    device cannot do without, and FileNotFoundError if either folder is incomplete.
     """
     drafter = load_drafter(weights_dir)
     settings = drafter.settings
     tokenizer = json.loads((target_dir / "tokenizer.json").read_text(encoding="utf-8"))
-    stops = stop_ids(target_dir)
-    if lacking := sorted(required_ids(tokenizer, stops) - set(settings.draft_vocabulary)):
+    required = required_ids(tokenizer, stop_ids(target_dir))
+    if vocabulary is not None:
+        ids = resize_vocabulary(settings.draft_vocabulary, required, vocabulary, settings.vocab_size)
+        settings = drafter.settings = replace(settings, draft_vocabulary=ids)
+    if lacking := sorted(required - set(settings.draft_vocabulary)):
         raise ValueError(f"the draft vocabulary lacks {len(lacking)} required ids, the first is {lacking[0]}")
     frozen = drafter.merge(frozen_target(settings, TargetWeights(target_dir), settings.draft_vocabulary))
     config = json.loads((target_dir / "config.json").read_text(encoding="utf-8"))
     max_position = min(_MAX_POSITION, int(config["max_position_embeddings"]))
-    metadata = _metadata(settings, drafter_state(weights_dir, config), target_dir, max_position)
-    model = build_graph(drafter, frozen, max_position, metadata, int8=int8)
+    kind = find_kind(settings.kind)
+    half = kind.server_half(drafter)
+    metadata = _metadata(settings, half, target_dir, max_position)
+    model = kind.build_graph(drafter, frozen, max_position, metadata, int8=int8)
+    onnx.helper.set_model_props(model, metadata | _graph_facts(model))
     onnx.checker.check_model(model)
     out.parent.mkdir(parents=True, exist_ok=True)
     content = model.SerializeToString()
@@ -74,22 +82,32 @@ def stop_ids(target_dir: Path) -> tuple[int, ...]:
     raise ValueError(f"{target_dir} names no end-of-text id")
 
 
-def drafter_state(weights_dir: Path, config: dict[str, Any]) -> str:
-    """Hash of the server half and row layout; rows of another state are not for this bundle."""
-    shapes = type("Shapes", (), config)
-    return ServerHalf.load(weights_dir, shapes).fingerprint()
+def _graph_facts(model: onnx.ModelProto) -> dict[str, str]:
+    """What the device must know of the graph's inputs, read off the graph itself."""
+    widths = {
+        value.name: value.type.tensor_type.shape.dim[-1].dim_value
+        for value in model.graph.input
+        if value.type.tensor_type.shape.dim
+    }
+    facts = {
+        "own_width": widths.get("own_k.0", 0),
+        "row_mask": int("tli_mask" in widths),
+        "features": widths.get("features", widths.get("feature", 0)),
+    }
+    return {f"outrider.{name}": str(value) for name, value in facts.items()}
 
 
-def _metadata(settings: MoaSettings, state: str, target_dir: Path, max_position: int) -> dict[str, str]:
+def _metadata(
+    settings: DrafterSettings, half: ServerHalf, target_dir: Path, max_position: int
+) -> dict[str, str]:
     artefact = build_artefact(target_dir)
     values = {
         "format": FORMAT,
-        "kind": "moa",
+        "kind": settings.kind,
         "settings": settings.to_json(),
-        "planes": json.dumps([asdict(plane) for plane in row_planes(settings)]),
+        "planes": json.dumps([asdict(plane) for plane in half.planes]),
         "own_layers": str(settings.own_layers),
-        "own_width": str(settings.kv_width),
-        "tli_layers": str(settings.num_tli_layers),
+        "tli_layers": str(len(settings.tli_layers)),
         "vocabulary": json.dumps(list(settings.draft_vocabulary)),
         "weights": weights_fingerprint(target_dir).hex(),
         "tokenizer_sha256": hashlib.sha256(artefact).hexdigest(),
@@ -97,7 +115,8 @@ def _metadata(settings: MoaSettings, state: str, target_dir: Path, max_position:
         "stop_ids": json.dumps(json.loads(artefact)["stop_ids"]),
         "training_step": str(settings.training_step),
         "kappa": repr(settings.kappa),
+        "confidence": json.dumps(settings.confidence),
         "max_position": str(max_position),
-        "state": state,
+        "state": half.fingerprint(),
     }
     return {f"outrider.{name}": value for name, value in values.items()}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,24 +37,40 @@ def required_ids(tokenizer: dict[str, Any], stop_ids: Iterable[int]) -> set[int]
 def choose_vocabulary(
     answers: Iterable[NDArray[np.int32]], required: set[int], size: int
 ) -> tuple[tuple[int, ...], float]:
-    """The `size` most frequent answer ids with `required` always among them, ascending; and coverage.
+    """The `size` most frequent answer ids with `required` always among them; and coverage.
 
+    Order: required ids ascending, then the others by frequency, so that a prefix is the smaller vocabulary.
     Coverage is the share of answer tokens inside. Where the corpus has fewer ids, low target ids fill up
     (byte-pair ids are ordered by how early they were merged, so low ones are common).
     """
-    if len(required) > size:
-        raise ValueError(f"the draft vocabulary needs {len(required)} required ids, size is {size}")
     counts: Counter[int] = Counter()
     for answer in answers:
         counts.update(answer.tolist())
-    chosen = set(required)
-    for token, _ in counts.most_common():
+    # Ids of one count in the order of the target: the same corpus gives the same vocabulary.
+    frequent = sorted(counts, key=lambda token: (-counts[token], token))
+    chosen = _first(size, required, frequent, itertools.count())
+    return chosen, sum(counts[token] for token in chosen) / max(1, sum(counts.values()))
+
+
+def resize_vocabulary(
+    vocabulary: Sequence[int], required: set[int], size: int, vocab_size: int
+) -> tuple[int, ...]:
+    """A draft vocabulary of another size: required ids, then `vocabulary` in its order, then low target ids.
+
+    ValueError if the target has fewer ids than `size`, or more are required.
+    """
+    if size > vocab_size:
+        raise ValueError(f"the draft vocabulary cannot have {size} ids, the target has {vocab_size}")
+    return _first(size, required, vocabulary, range(vocab_size))
+
+
+def _first(size: int, required: set[int], *more: Iterable[int]) -> tuple[int, ...]:
+    """The first `size` distinct ids of required (ascending) and more."""
+    if len(required) > size:
+        raise ValueError(f"the draft vocabulary needs {len(required)} required ids, size is {size}")
+    chosen = dict.fromkeys(sorted(required))
+    for token in itertools.chain(*more):
         if len(chosen) == size:
             break
-        chosen.add(token)
-    filler = 0
-    while len(chosen) < size:
-        chosen.add(filler)
-        filler += 1
-    total = sum(counts.values())
-    return tuple(sorted(chosen)), sum(counts[token] for token in chosen) / max(1, total)
+        chosen[int(token)] = None
+    return tuple(chosen)

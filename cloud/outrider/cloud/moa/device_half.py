@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
-from outrider.cloud.moa.layers import DecoderLayer, attend, decoder_layer, rotary_angles
+from outrider.cloud.kinds.base import FrozenTarget
+from outrider.cloud.kinds.layers import DecoderLayer, attend, decoder_layer, rotary_angles
+from outrider.cloud.moa.drafter import Block, MoaDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +28,13 @@ class DeviceStep:
     own_mask: Tensor
     """bool [n, t + n]: which cached slots and new tokens a token sees in self-attention."""
     tli_mask: Tensor
-    """The same for target layers: positions that have valid rows are False; a token sees itself."""
+    """The same for later blocks and target layers: positions that have valid rows are False; a token sees itself."""
     own_k: Sequence[Tensor]
     """Per own layer [t, w], keys rotated."""
     own_v: Sequence[Tensor]
     """Per own layer [t, w]."""
     rows: Sequence[Tensor]
-    """Per plane [c, 2w]: keys (rotated) then values."""
+    """Per plane [c, width]: keys (rotated) then values."""
     row_valid: Tensor
     """bool [c]."""
     select: Tensor
@@ -52,63 +53,74 @@ class DeviceOutput:
 
 
 class DeviceHalf:
-    """SA, CA, frozen target layers and head on cached own K/V and received rows."""
+    """SA, CA, target layers and head on cached own K/V and received rows."""
 
     def __init__(self, drafter: MoaDrafter, frozen: FrozenTarget):
+        """`frozen` as the device gets it: with the drafter's corrections merged."""
         self.settings = drafter.settings
-        self._drafter, self._frozen = drafter, frozen
+        self._blocks = [module for module in drafter.blocks if isinstance(module, Block)]
+        self._frozen = frozen
 
     @torch.no_grad()
     def step(self, step: DeviceStep) -> DeviceOutput:
         """Run n new tokens; nothing is remembered between steps."""
-        s = self.settings
-        cos, sin = rotary_angles(step.positions, s.head_dim, s.rope_theta)
+        s, n = self.settings, len(step.ids)
+        run = _Run(step, rotary_angles(step.positions, s.head_dim, s.rope_theta))
         x = self._frozen.embedding(step.ids).float()
-        new_k: list[Tensor] = []
-        new_v: list[Tensor] = []
-        none = torch.zeros(len(step.ids), 0, dtype=torch.bool)
-        for layer in map(decoder_layer, self._drafter.sa):
-            x = self._own(layer, x, step, (cos, sin), step.own_mask, (None, none), new_k, new_v)
-        x = self._cross_attention(x, step, cos, sin)
-        seen = step.row_valid[None, :].expand(len(step.ids), -1)
-        for layer, rows in zip(map(decoder_layer, self._frozen.layers), step.rows[1:], strict=True):
-            x = self._own(layer, x, step, (cos, sin), step.tli_mask, (rows, seen), new_k, new_v)
+        always, seen = torch.ones(n, 1, dtype=torch.bool), step.row_valid[None, :].expand(n, -1)
+        for number, block in enumerate(self._blocks):
+            for index, layer in enumerate(block.layers()):
+                null = (*block.null(index), always) if number else None
+                x = run.own_layer(layer, x, step.tli_mask if number else step.own_mask, null)
+            null_k, null_v = block.ca.null_k, block.ca.null_v
+            row_k, row_v = step.rows[number].chunk(2, dim=1)
+            mask = torch.cat((always, seen), dim=1)
+            x = run.cross_layer(
+                block.ca.layer, x, torch.cat((null_k, row_k)), torch.cat((null_v, row_v)), mask
+            )
+        for layer, rows in zip(
+            map(decoder_layer, self._frozen.layers), step.rows[len(self._blocks) :], strict=True
+        ):
+            x = run.own_layer(layer, x, step.tli_mask, (*rows.chunk(2, dim=1), seen))
         x = x[step.select]
         if s.num_tli_layers:
             x = self._frozen.norm(x)
-        return DeviceOutput(self._frozen.head(x), new_k, new_v)
+        return DeviceOutput(self._frozen.head(x), run.new_k, run.new_v)
 
-    def _own(
-        self,
-        layer: DecoderLayer,
-        x: Tensor,
-        step: DeviceStep,
-        angles: tuple[Tensor, Tensor],
-        own_mask: Tensor,
-        rows: tuple[Tensor | None, Tensor],
-        new_k: list[Tensor],
-        new_v: list[Tensor],
+
+class _Run:
+    """One step's way through the layers, collecting new K/V."""
+
+    def __init__(self, step: DeviceStep, angles: tuple[Tensor, Tensor]):
+        self._step, self._angles = step, angles
+        self.new_k: list[Tensor] = []
+        self.new_v: list[Tensor] = []
+
+    def own_layer(
+        self, layer: DecoderLayer, x: Tensor, own_mask: Tensor, before: tuple[Tensor, Tensor, Tensor] | None
     ) -> Tensor:
-        index = len(new_k)
+        """`before` (keys, values, mask) in front of cached and new own K/V."""
+        index = len(self.new_k)
         normed = layer.input_layernorm(x)
-        k, v = (part.flatten(1) for part in layer.key_value(normed, *angles))
-        new_k.append(k)
-        new_v.append(v)
-        keys, values = [step.own_k[index], k], [step.own_v[index], v]
-        if rows[0] is not None:
-            row_k, row_v = rows[0].chunk(2, dim=1)
-            keys, values = [row_k, *keys], [row_v, *values]
-        mask = torch.cat((rows[1], own_mask), dim=1)
-        q = layer.query(normed, *angles)
-        return layer.finish(x, attend(q, self._heads(keys), self._heads(values), mask))
+        k, v = (part.flatten(1) for part in layer.key_value(normed, *self._angles))
+        self.new_k.append(k)
+        self.new_v.append(v)
+        keys, values, mask = [self._step.own_k[index], k], [self._step.own_v[index], v], own_mask
+        if before is not None:
+            keys, values = [before[0], *keys], [before[1], *values]
+            mask = torch.cat((before[2], own_mask), dim=1)
+        q = layer.query(normed, *self._angles)
+        return layer.finish(
+            x, attend(q, _heads(layer, torch.cat(keys)), _heads(layer, torch.cat(values)), mask)
+        )
 
-    def _cross_attention(self, x: Tensor, step: DeviceStep, cos: Tensor, sin: Tensor) -> Tensor:
-        ca = self._drafter.ca
-        row_k, row_v = step.rows[0].chunk(2, dim=1)
-        mask = torch.cat((torch.ones(1, dtype=torch.bool), step.row_valid))[None, :].expand(len(x), -1)
-        q = ca.layer.query(ca.layer.input_layernorm(x), cos, sin)
-        k, v = self._heads([ca.null_k, row_k]), self._heads([ca.null_v, row_v])
-        return ca.layer.finish(x, attend(q, k, v, mask))
+    def cross_layer(
+        self, layer: DecoderLayer, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+    ) -> Tensor:
+        """Keys and values from elsewhere."""
+        q = layer.query(layer.input_layernorm(x), *self._angles)
+        return layer.finish(x, attend(q, _heads(layer, keys), _heads(layer, values), mask))
 
-    def _heads(self, parts: list[Tensor]) -> Tensor:
-        return torch.cat(parts).unflatten(-1, (self.settings.num_kv_heads, self.settings.head_dim))
+
+def _heads(layer: DecoderLayer, flat: Tensor) -> Tensor:
+    return flat.unflatten(-1, (layer.kv_heads, layer.head_dim))

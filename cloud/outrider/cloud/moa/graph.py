@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx
 
 from outrider.cloud.export.blocks import GraphParts, array
-from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
-from outrider.cloud.moa.layers import decoder_layer
+from outrider.cloud.kinds.base import FrozenTarget
+from outrider.cloud.kinds.layers import decoder_layer
+from outrider.cloud.moa.drafter import Block, MoaDrafter
 from outrider.cloud.moa.server_half import row_planes
 
 
@@ -16,16 +17,23 @@ def build_graph(
     """The whole device graph; inputs and outputs are described in docs/training.md, "The bundle"."""
     s = drafter.settings
     g = GraphParts(s, max_position, int8=int8)
+    blocks = [module for module in drafter.blocks if isinstance(module, Block)]
     widths = [plane.width for plane in row_planes(s)]
-    g.declare(s.own_layers, s.kv_width, widths, tli=bool(s.num_tli_layers))
+    g.declare(s.own_layers, s.kv_width, widths, row_mask=s.num_tli_layers > 0 or len(blocks) > 1)
     x = g.b.embedding("ids", "embedding", array(frozen.embedding.weight))
-    for number, layer in enumerate(drafter.sa):
-        x = g.own_layer(x, f"sa.{number}", decoder_layer(layer), number)
-    ca = drafter.ca
-    x = g.cross_layer(x, "ca", ca.layer, [g.null_segment("ca", ca.null_k, ca.null_v), g.row_segment(0)])
-    for number, layer in enumerate(frozen.layers):
-        index, rows = s.num_sa_layers + number, [g.row_segment(1 + number)]
-        x = g.own_layer(x, f"tli.{number}", decoder_layer(layer), index, "tli_mask", rows)
+    own = 0
+    for number, block in enumerate(blocks):
+        for index, layer in enumerate(block.layers()):
+            name = f"block{number}.sa.{index}"
+            before = [g.null_segment(name, *block.null(index))] if number else []
+            x = g.own_layer(x, name, layer, own, "tli_mask" if number else "own_mask", before)
+            own += 1
+        name, ca = f"block{number}.ca", block.ca
+        rows = [g.null_segment(name, ca.null_k, ca.null_v), g.row_segment(number)]
+        x = g.cross_layer(x, name, ca.layer, rows)
+    for number, layer in enumerate(map(decoder_layer, frozen.layers)):
+        rows = [g.row_segment(len(blocks) + number)]
+        x = g.own_layer(x, f"tli.{number}", layer, own + number, "tli_mask", rows)
     chosen = g.b.node("Gather", x, "select", axis=0)
     g.head(chosen, frozen.head.weight, frozen.norm if s.num_tli_layers else None)
     return g.b.model("moa", metadata)

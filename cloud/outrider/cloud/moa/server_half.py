@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from outrider.cloud.kinds.server import KeyValue, RowPlaneSpec
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.lsa import MemoryProjection
 from outrider.cloud.moa.weights import load_drafter
 
-KeyValue = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class RowPlaneSpec:
-    """One kind of state row."""
-
-    plane: int
-    """Number of the plane, its place in `ServerHalf.rows`."""
-    width: int
-    """float32 values of one row, all parts together."""
-    parts: int
-    """Equal parts of a row that deserve a quantisation scale each (key and value)."""
-    content: str
-    """What a row holds: `moa.ca_kv`, or `layer27.kv`."""
-
 
 def row_planes(settings: MoaSettings) -> tuple[RowPlaneSpec, ...]:
-    """Cross-attention K/V first, then the K/V of each target layer that runs on the device, ascending."""
-    width = 2 * settings.kv_width
-    contents = ["moa.ca_kv", *(f"layer{layer}.kv" for layer in settings.tli_layers)]
-    return tuple(RowPlaneSpec(plane, width, 2, content) for plane, content in enumerate(contents))
+    """Cross-attention K/V of each block, then the K/V of each target layer that runs on the device, ascending."""
+    blocks = range(len(settings.direct_layers))
+    found = [(2 * settings.row_width, f"moa.ca_kv.{block}" if block else "moa.ca_kv") for block in blocks]
+    found += [(2 * settings.kv_width, f"layer{layer}.kv") for layer in settings.tli_layers]
+    return tuple(RowPlaneSpec(plane, width, 2, content) for plane, (width, content) in enumerate(found))
 
 
 class ServerHalf:
-    """LSA, its projection and the key rotation, once per verified token; rows are independent of each other."""
+    """LSA, its projections and the key rotation, once per verified token; rows are independent of each other."""
 
     def __init__(self, settings: MoaSettings, memory: MemoryProjection):
         self.settings = settings
@@ -65,30 +50,36 @@ class ServerHalf:
         return cls(s, drafter.memory)
 
     @property
-    def lsa_layers(self) -> tuple[int, ...]:
-        """All target layers whose K/V `rows` needs, ascending (LSA's, the direct one, the device's)."""
+    def needed_layers(self) -> tuple[int, ...]:
+        """All target layers whose K/V `rows` needs, ascending (LSA's, the direct ones, the device's)."""
         return self.settings.needed_layers
 
+    @property
+    def needs_final(self) -> bool:
+        """Whether `rows` reads final hidden states (`feed_final`)."""
+        return self.settings.needs_final
+
     @torch.no_grad()
-    def rows(self, kv: Mapping[int, KeyValue], positions: Tensor) -> list[Tensor]:
+    def rows(self, kv: Mapping[int, KeyValue], final: Tensor | None, positions: Tensor) -> list[Tensor]:
         """State rows of n tokens, one float32 [n, width] per plane.
 
         kv[layer] = (keys, values), each [kv_heads, n, head_dim], keys rotated at `positions` [n]; any float
-        type. KeyError if a layer of `lsa_layers` is missing.
+        type. KeyError if a layer of `needed_layers` is missing, ValueError if final states are.
         """
         s = self.settings
-        flat = {
-            layer: torch.stack([_flatten(part) for part in kv[layer]], dim=1) for layer in s.needed_layers
-        }
-        direct = None if s.direct_layer < 0 else flat[s.direct_layer]
-        k, v = self._memory(torch.stack([flat[layer] for layer in s.lsa_layers], dim=1), direct, positions)
-        return [torch.cat((k, v), dim=1), *(flat[layer].flatten(1) for layer in s.tli_layers)]
+        flat = torch.zeros(len(positions), len(s.needed_layers), 2, s.kv_width)
+        for index, layer in enumerate(s.needed_layers):
+            for part in (0, 1):
+                flat[:, index, part] = _flatten(kv[layer][part])
+        rows = [torch.cat(pair, dim=1) for pair in self._memory(flat, final, positions)]
+        return rows + [flat[:, s.needed_layers.index(layer)].flatten(1) for layer in s.tli_layers]
 
     def fingerprint(self) -> str:
-        """Hex hash of everything rows depend on besides the target: weights, layers, layout."""
-        digest = hashlib.sha256()
+        """Hex hash of everything rows depend on besides the target: weights, layers, head counts, layout."""
         s = self.settings
-        digest.update(repr((s.lsa_layers, s.direct_layer, s.tli_layers, self.planes)).encode())
+        named = (s.memory, s.memory_layers, s.lsa_heads, s.lsa_kv_heads, s.feed_final)
+        layout = (s.direct_layers, s.row_heads, s.tli_layers, self.planes)
+        digest = hashlib.sha256(repr((named, layout)).encode())
         for name, tensor in sorted(self._memory.state_dict().items()):
             digest.update(name.encode() + tensor.to(torch.float32).contiguous().numpy().tobytes())
         return digest.hexdigest()
