@@ -100,6 +100,9 @@ class TextStore:
         self.folder = folder
         self.written = 0
         """Texts that were not in the folder."""
+        model: Any = target.model
+        self.head: Tensor = model.get_output_embeddings().weight.detach()
+        """[vocabulary, hidden]: what turns a final hidden state into logits. Taken before the engine packs it."""
         self._engine: Engine | None = None
         self._judged: tuple[int, tuple[int, ...]] = (next(_keys), ())
 
@@ -109,12 +112,6 @@ class TextStore:
         if self._engine is None:
             self._engine = Engine(self.target, _KV_BYTES)
         return self._engine
-
-    @property
-    def head(self) -> Tensor:
-        """[vocabulary, hidden]: what turns a final hidden state into logits."""
-        model: Any = self.target.model
-        return model.get_output_embeddings().weight.detach()
 
     def get(self, request: TextRequest) -> TargetText:
         """The text, written now if the folder lacks it. Raises `EngineFailed` if the target cannot write it."""
