@@ -240,7 +240,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         download(Server(honest), Cache(tmp_path))
     with pytest.raises(ConfigError, match="OUTRIDER_CACHE"):
         Cache(tmp_path).store("bundle", SHA, CONTENT)
-    Cache(tmp_path).remember("a:1", bundle=SHA, tokenizer=SHA)
+    Cache(tmp_path).remember("a:1", "moa", bundle=SHA, tokenizer=SHA)
 
 
 def test_the_cache_keeps_files_by_their_digest(tmp_path: Path) -> None:
@@ -271,15 +271,30 @@ def test_the_latest_bundle_is_the_one_used_last(tmp_path: Path) -> None:
     assert cache.find_bundle(digests[0]) == paths[0] == cache.latest_bundle()
 
 
+def test_each_kind_of_drafter_is_remembered_by_address(tmp_path: Path) -> None:
+    """Without a kind, what was used last counts; the latest bundle of a kind is one that was remembered as such."""
+    cache = Cache(tmp_path)
+    paths = {kind: cache.store("bundle", hashlib.sha256(kind).digest(), kind) for kind in (b"moa", b"eagle2")}
+    for kind in ("moa", "eagle2"):
+        sha = hashlib.sha256(kind.encode()).digest()
+        cache.remember("a:1", kind, bundle=sha, tokenizer=SHA)
+        assert cache.known("a:1") == cache.known("a:1", kind) == Known(kind, sha, SHA)
+        assert cache.latest_bundle(kind) == paths[kind.encode()]
+    cache.remember("a:1", "moa", bundle=SHA, tokenizer=SHA)
+    assert cache.known("a:1") == Known("moa", SHA, SHA)
+    assert cache.known("a:1", "glide") is None and cache.known("b:1", "moa") is None
+    assert cache.latest_bundle("glide") is None
+
+
 def test_verifiers_are_remembered_and_the_oldest_forgotten(tmp_path: Path) -> None:
     """An address gives what it last used; the list is bounded; a damaged list is an empty one."""
     cache = Cache(tmp_path)
     assert cache.known("a:1") is None
-    cache.remember("a:1", bundle=SHA, tokenizer=SHA[::-1])
-    assert Cache(tmp_path).known("a:1") == Known(SHA, SHA[::-1])
+    cache.remember("a:1", "moa", bundle=SHA, tokenizer=SHA[::-1])
+    assert Cache(tmp_path).known("a:1") == Known("moa", SHA, SHA[::-1])
     for number in range(MAX_VERIFIERS):
-        cache.remember(f"b:{number}", bundle=SHA, tokenizer=SHA)
+        cache.remember(f"b:{number}", "moa", bundle=SHA, tokenizer=SHA)
     assert cache.known("a:1") is None and cache.known("b:0") is not None
-    for damage in (b"", b"[]", b'{"b:0": ["zz", "zz"]}', b"\xff"):
+    for damage in (b"", b"[]", b'{"b:0": ["zz", "zz"]}', b'{"b:0": {"moa": ["zz"]}}', b"\xff"):
         (cache.folder / "verifiers.json").write_bytes(damage)
         assert cache.known("b:0") is None

@@ -4,7 +4,7 @@
 
     <cache>/device/bundles/<64 hex digits>.onnx       <cache>/device/tokenizers/<64 hex digits>.json
     <cache>/device/partial/<64 hex digits>            downloads that were cut
-    <cache>/device/verifiers.json                     address → digests
+    <cache>/device/verifiers.json                     address → kind of drafter → digests
 
 A file counts only under the digest of its content: it is checked when it is stored, and a name is only ever made of 32
 bytes, never of text that came from elsewhere.
@@ -28,6 +28,8 @@ Kind = Literal["bundle", "tokenizer"]
 
 MAX_VERIFIERS = 64
 """Addresses remembered; the one used longest ago is forgotten first."""
+MAX_KINDS = 16
+"""Kinds of drafter remembered of one address."""
 
 _PLACES: dict[Kind, tuple[str, str]] = {"bundle": ("bundles", ".onnx"), "tokenizer": ("tokenizers", ".json")}
 _DIGITS = frozenset("0123456789abcdef")
@@ -41,8 +43,10 @@ def cache_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a verifier used when it was last talked to."""
+    """What was used with a verifier when it was last talked to."""
 
+    kind: str
+    """Of the drafter."""
     bundle: bytes
     tokenizer: bytes
 
@@ -61,12 +65,15 @@ class Cache:
         """The tokenizer file of this digest."""
         return self._find("tokenizer", sha256)
 
-    def latest_bundle(self) -> Path | None:
-        """The bundle found or stored most recently; None in an empty cache."""
+    def latest_bundle(self, kind: str | None = None) -> Path | None:
+        """The bundle found or stored most recently, of one ``kind`` of those remembered if asked for; or None."""
         folder, suffix = self.folder / _PLACES["bundle"][0], _PLACES["bundle"][1]
         if not folder.is_dir():
             return None
         whole = [path for path in folder.iterdir() if path.suffix == suffix and _is_digest(path.stem)]
+        if kind is not None:
+            wanted = {entry[kind][0] for entry in self._verifiers().values() if kind in entry}
+            whole = [path for path in whole if path.stem in wanted]
         return max(whole, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
 
     def path(self, kind: Kind, sha256: bytes) -> Path:
@@ -96,16 +103,22 @@ class Cache:
             raise self._unwritable(error) from error
         return target
 
-    def known(self, server: str) -> Known | None:
-        """What is remembered of a verifier's address."""
-        entry = self._verifiers().get(server)
-        return Known(bytes.fromhex(entry[0]), bytes.fromhex(entry[1])) if entry else None
+    def known(self, server: str, kind: str | None = None) -> Known | None:
+        """What was used last with a verifier's address, of one ``kind`` of drafter if asked for."""
+        entry = self._verifiers().get(server, {})
+        found = kind if kind is not None else next(reversed(entry), "")
+        if found not in entry:
+            return None
+        bundle, tokenizer = entry[found]
+        return Known(found, bytes.fromhex(bundle), bytes.fromhex(tokenizer))
 
-    def remember(self, server: str, *, bundle: bytes, tokenizer: bytes) -> None:
-        """Note what a verifier uses. A cache that cannot be written is no reason to stop: then nothing is noted."""
+    def remember(self, server: str, kind: str, *, bundle: bytes, tokenizer: bytes) -> None:
+        """Note what is used with a verifier. A cache that cannot be written is no reason to stop: nothing is noted."""
         entries = self._verifiers()
-        entries.pop(server, None)
-        entries[server] = (bundle.hex(), tokenizer.hex())
+        entry = entries.pop(server, {})
+        entry.pop(kind, None)
+        entry[kind] = (bundle.hex(), tokenizer.hex())
+        entries[server] = dict(list(entry.items())[-MAX_KINDS:])
         kept = dict(list(entries.items())[-MAX_VERIFIERS:])
         try:
             self._write(self._list, json.dumps(kept, indent=1).encode())
@@ -126,8 +139,8 @@ class Cache:
             pass  # a read-only cache serves all the same; only the order of use is lost
         return path
 
-    def _verifiers(self) -> dict[str, tuple[str, str]]:
-        """The list, or as much of it as can be believed."""
+    def _verifiers(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """The list, or as much of it as can be believed; what was used last comes last."""
         try:
             found = json.loads(self._list.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -135,9 +148,13 @@ class Cache:
         if not isinstance(found, dict):
             return {}
         return {
-            str(server): (entry[0], entry[1])
+            server: {
+                kind: (pair[0], pair[1])
+                for kind, pair in entry.items()
+                if isinstance(pair, list) and len(pair) == 2 and all(map(_is_digest, pair))
+            }
             for server, entry in found.items()
-            if isinstance(entry, list) and len(entry) == 2 and all(map(_is_digest, entry))
+            if isinstance(entry, dict)
         }
 
     def _write(self, path: Path, content: bytes) -> Path:

@@ -40,6 +40,12 @@ Seed = Annotated[int | None, typer.Option(help="Of the sampling noise; the same 
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")]
 System = Annotated[str | None, typer.Option("--system", "-s", help="System message.")]
 DraftKind = Annotated[Literal["chain", "tree", "none"], typer.Option(help="none is plain remote streaming.")]
+DrafterName = Annotated[
+    str,
+    typer.Option(
+        "--drafter", help="A kind the verifier offers (moa, eagle2, …), ngram or hybrid; auto: its choice."
+    ),
+]
 PacingKind = Annotated[Literal["auto", "edge"], typer.Option(help="edge always drafts on this device.")]
 OfflineKind = Annotated[Literal["auto", "never", "always"], typer.Option(help="What to do without a link.")]
 BundlePath = Annotated[Path | None, typer.Option(help="Drafter bundle; default: the verifier's, cached.")]
@@ -83,6 +89,7 @@ def generate(
     system: System = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompt itself.")] = False,
     draft: DraftKind = "tree",
+    drafter: DrafterName = "auto",
     pacing: PacingKind = "auto",
     offline: OfflineKind = "auto",
     bundle: BundlePath = None,
@@ -117,6 +124,7 @@ def chat(
     stop: Stop = None,
     system: System = None,
     draft: DraftKind = "tree",
+    drafter: DrafterName = "auto",
     pacing: PacingKind = "auto",
     offline: OfflineKind = "auto",
     bundle: BundlePath = None,

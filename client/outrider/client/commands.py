@@ -43,6 +43,7 @@ class Request:
     stop: list[str] | None = None
     system: str | None = None
     draft: str = "tree"
+    drafter: str = "auto"
     pacing: str = "auto"
     offline: str = "auto"
     bundle: Path | None = None
@@ -85,6 +86,7 @@ class Request:
         return DeviceOptions(
             channel=channel,
             draft=self.draft,
+            drafter=self.drafter,
             pacing=self.pacing,
             offline=Offline(self.offline),
             reconcile=Reconcile(self.policy),

@@ -13,6 +13,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_r
 from outrider.client.bundle import Bundle, load_bundle
 from outrider.client.cache import Cache
 from outrider.client.channel import Channel, ChannelSettings, open_channel
+from outrider.client.choice import AUTO, adapted, bundle_kind, pick
 from outrider.client.fetch import fetch
 from outrider.shared.errors import FingerprintMismatch, LinkError, OutriderError, Refused, surfaces
 from outrider.shared.frames import Description
@@ -31,9 +32,17 @@ PATIENCE_S = 600.0
 class Fetcher:
     """Describe, tokenizer and bundles of one verifier, each call on a connection of its own."""
 
-    def __init__(self, settings: ChannelSettings, cache: Cache, expect: Tokenizer | None = None) -> None:
+    def __init__(
+        self,
+        settings: ChannelSettings,
+        cache: Cache,
+        expect: Tokenizer | None = None,
+        drafter: str = AUTO,
+    ) -> None:
         self.settings = settings
         self.cache = cache
+        self.drafter = drafter
+        """What ``--drafter`` asks for."""
         self.expect = expect
         """The tokenizer in use: a bundle made for another one is refused."""
 
@@ -49,23 +58,33 @@ class Fetcher:
         return Tokenizer.from_artefact(known.read_bytes())
 
     async def bundle(self, sha256: bytes = b"") -> Bundle:
-        """A bundle by its digest; empty = the recommended one. Keeps trying through outages.
+        """A bundle by its digest; empty = of the kind asked for, else the recommended one. Keeps trying.
 
-        Raises BundleError or FingerprintMismatch when what comes is of no use here.
+        Raises BundleError or FingerprintMismatch when what comes is of no use here, ConfigError for a kind not offered.
         """
         if not sha256:
-            described = await self.describe(PATIENCE_S)
-            sha256 = described.fingerprints.bundle
+            sha256 = self.choose(await self.describe(PATIENCE_S))
             if not sha256:
                 raise Refused("the verifier serves no bundle")
         path = self.cache.find_bundle(sha256)
         if path is None:
             path = await self._retried(lambda channel: fetch(channel, sha256, self.cache), PATIENCE_S)
-        bundle = load_bundle(path)
+        bundle = adapted(load_bundle(path), self.drafter)
         if self.expect is not None and bundle.tokenizer.sha256 != self.expect.sha256:
             raise FingerprintMismatch("tokenizer", ours=self.expect.sha256, theirs=bundle.tokenizer.sha256)
-        self.cache.remember(self.settings.server, bundle=sha256, tokenizer=bundle.tokenizer.sha256)
+        self.remember(bundle)
         return bundle
+
+    def choose(self, described: Description) -> bytes:
+        """SHA-256 of the bundle to use of those described; empty if none is. Raises ConfigError."""
+        kind = bundle_kind(self.drafter)
+        return pick(described.bundles, described.fingerprints.bundle, kind, self.settings.server)
+
+    def remember(self, bundle: Bundle) -> None:
+        """Note that this bundle is used with the verifier."""
+        self.cache.remember(
+            self.settings.server, bundle.kind, bundle=bundle.sha256, tokenizer=bundle.tokenizer.sha256
+        )
 
     async def _retried(self, call: Callable[[Channel], Awaitable[T]], patience_s: float) -> T:
         retrying = AsyncRetrying(

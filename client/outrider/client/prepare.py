@@ -8,6 +8,7 @@ from pathlib import Path
 from outrider.client.bundle import Bundle, load_bundle
 from outrider.client.cache import Cache
 from outrider.client.channel import ChannelSettings
+from outrider.client.choice import AUTO, NGRAM, adapted, bundle_kind
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.fetching import Fetcher
 from outrider.client.journal import Restored, restore
@@ -29,6 +30,8 @@ class DeviceOptions:
     channel: ChannelSettings | None = None
     draft: str = "tree"
     """"chain", "tree" or "none"."""
+    drafter: str = AUTO
+    """"auto", a kind of drafter, "ngram" or "hybrid" (`outrider.client.choice`)."""
     pacing: str = "auto"
     """"auto" or "edge"."""
     offline: Offline = Offline.AUTO
@@ -47,13 +50,24 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What there is to draft with."""
+
+    bundle: Bundle | None
+    tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+    fetch: bool = True
+    """A bundle may be fetched during the session."""
+
+
 async def prepare(options: DeviceOptions, cache: Cache | None = None) -> Prepared:
     """Find drafter and tokenizer; ask the verifier only where nothing is known about it yet.
 
     Raises ConfigError (nothing to draft with, unreadable files), LinkError (nobody answers and it matters), Refused …
     """
     cache = cache or Cache()
-    fetcher = Fetcher(options.channel, cache) if options.channel else None
+    fetcher = Fetcher(options.channel, cache, drafter=options.drafter) if options.channel else None
     if options.offline is Offline.ALWAYS:
         fetcher = None
     elif fetcher is None:
@@ -61,73 +75,65 @@ async def prepare(options: DeviceOptions, cache: Cache | None = None) -> Prepare
             "--server", "is needed", remedy="give host:port, or --offline always to draft alone"
         )
     restored = restore(read_journal(options.journal)) if options.journal and options.resume else None
-    bundle, tokenizer, notes = await _find(options, cache, fetcher)
+    found = await _find(options, cache, fetcher)
     if fetcher is not None:
-        fetcher.expect = tokenizer
-    return Prepared(_config(options, bundle, tokenizer, fetcher, restored), notes)
+        fetcher.expect = found.tokenizer
+    return Prepared(_config(options, found, fetcher, restored), found.notes)
 
 
-async def _find(
-    options: DeviceOptions, cache: Cache, fetcher: Fetcher | None
-) -> tuple[Bundle | None, Tokenizer, tuple[str, ...]]:
+async def _find(options: DeviceOptions, cache: Cache, fetcher: Fetcher | None) -> _Found:
     if options.bundle is not None:
-        bundle = load_bundle(options.bundle)
-        return bundle, bundle.tokenizer, ()
+        bundle = adapted(load_bundle(options.bundle), options.drafter)
+        return _Found(bundle, bundle.tokenizer, fetch=False)
+    kind = bundle_kind(options.drafter)
     if fetcher is None:
-        path = cache.latest_bundle()
+        path = cache.latest_bundle(kind)
         if path is None:
             raise ConfigError(
-                "--offline always",
-                "there is no bundle on this device yet",
+                "--offline always" if kind is None else "--drafter",
+                f"there is no {'bundle' if kind is None else f'{kind!r} bundle'} on this device yet",
                 remedy="connect once with --server, or give --bundle FILE",
             )
-        bundle = load_bundle(path)
-        return bundle, bundle.tokenizer, ()
-    known = cache.known(fetcher.settings.server)
+        bundle = adapted(load_bundle(path), options.drafter)
+        return _Found(bundle, bundle.tokenizer, fetch=False)
+    known = cache.known(fetcher.settings.server, kind)
     if known is not None and options.offline is not Offline.NEVER:
         path = cache.find_bundle(known.bundle)
         if path is not None:
-            bundle = load_bundle(path)
-            return bundle, bundle.tokenizer, ()
+            bundle = adapted(load_bundle(path), options.drafter)
+            fetcher.remember(bundle)
+            return _Found(bundle, bundle.tokenizer)
     return await _first_contact(options, cache, fetcher)
 
 
-async def _first_contact(
-    options: DeviceOptions, cache: Cache, fetcher: Fetcher
-) -> tuple[Bundle | None, Tokenizer, tuple[str, ...]]:
+async def _first_contact(options: DeviceOptions, cache: Cache, fetcher: Fetcher) -> _Found:
     try:
         described = await fetcher.describe(CONTACT_S)
         tokenizer = await fetcher.tokenizer(described.fingerprints.tokenizer, CONTACT_S)
     except LinkError:
-        path = cache.latest_bundle()
+        path = cache.latest_bundle(bundle_kind(options.drafter))
         if options.offline is Offline.NEVER or path is None:
             raise
-        bundle = load_bundle(path)
-        return bundle, bundle.tokenizer, ("nobody answers; drafting alone with the bundle used last",)
-    path = cache.find_bundle(described.fingerprints.bundle) if described.fingerprints.bundle else None
+        bundle = adapted(load_bundle(path), options.drafter)
+        notes: tuple[str, ...] = ("nobody answers; drafting alone with the bundle used last",)
+        return _Found(bundle, bundle.tokenizer, notes)
+    wanted = fetcher.choose(described)
+    path = cache.find_bundle(wanted) if wanted else None
     if path is not None:
-        cache.remember(
-            fetcher.settings.server,
-            bundle=described.fingerprints.bundle,
-            tokenizer=described.fingerprints.tokenizer,
-        )
-        bundle = load_bundle(path)
-        return bundle, bundle.tokenizer, ()
-    wanted = options.draft != "none" and described.fingerprints.bundle
-    notes = ("no bundle here yet: streaming with n-gram drafts while it is fetched",) if wanted else ()
-    return None, tokenizer, notes
+        bundle = adapted(load_bundle(path), options.drafter)
+        fetcher.remember(bundle)
+        return _Found(bundle, bundle.tokenizer)
+    fetching = bool(wanted) and options.draft != "none" and options.drafter != NGRAM
+    notes = ("no bundle here yet: streaming with n-gram drafts while it is fetched",) if fetching else ()
+    return _Found(None, tokenizer, notes, fetching)
 
 
 def _config(
-    options: DeviceOptions,
-    bundle: Bundle | None,
-    tokenizer: Tokenizer,
-    fetcher: Fetcher | None,
-    restored: Restored | None,
+    options: DeviceOptions, found: _Found, fetcher: Fetcher | None, restored: Restored | None
 ) -> SessionConfig:
     journal = JournalFile(options.journal) if options.journal is not None else None
     config = SessionConfig(
-        tokenizer=tokenizer,
+        tokenizer=found.tokenizer,
         pacing=make_pacing(options.draft, options.pacing),
         channel=options.channel,
         offline=options.offline,
@@ -138,7 +144,10 @@ def _config(
     )
     if options.draft == "none":
         return config
-    config = replace(config, fetch=fetcher.bundle if fetcher and options.bundle is None else None)
+    if options.drafter == NGRAM:
+        return replace(config, drafter=NgramDrafter())
+    bundle = found.bundle
+    config = replace(config, fetch=fetcher.bundle if fetcher is not None and found.fetch else None)
     if bundle is None:
         return replace(config, drafter=NgramDrafter())
     return replace(config, drafter=bundle.drafter(), bundle=bundle.sha256, num_planes=len(bundle.planes))
