@@ -1,0 +1,221 @@
+"""The Medusa drafter on the device (Cai et al. 2024, arXiv 2401.10774): heads on the newest final state, one run each.
+
+Head k (from 0) drafts the token k + 2 positions after the state it reads; where the newest row is older than the last
+token's predecessor, the first heads are behind and only the later ones serve. Beyond the last head there is nothing to
+say: a device that is alone drafts a few tokens and then proposes nothing.
+
+No head knows what the others drafted, so the tree cannot follow the draft: its form is fixed by how often each rank of
+each head is right, as measured once on held-out text.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.client.drafter import Budget, Drafter, Law, Proposal, Rows, SequenceDrafter, common_prefix
+from outrider.client.drafters.buffers import RowStore
+from outrider.client.drafters.graph import Array, Layout, open_session
+from outrider.client.drafters.growth import best_path, worth_keeping
+from outrider.shared.draft import Draft
+from outrider.shared.noise import gumbel
+from outrider.shared.sampling import Sampling
+
+DEFAULT_LAW: Law = tuple(tuple(0.5 * 0.8**head * 0.35**rank for rank in range(8)) for head in range(8))
+"""By head and rank, where nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A place in a fixed tree: its parent (0 = the base, k = node k-1), and which child of which head stands there."""
+
+    parent: int
+    depth: int
+    rank: int
+
+
+class MedusaGraph:
+    """The bundle's graph on onnxruntime: one final state in, the best tokens of every head out."""
+
+    def __init__(self, model: bytes, layout: Layout) -> None:
+        """Open a model in memory. Raises ValueError if it is not a graph of this layout."""
+        if len(layout.row_widths) != 1:
+            raise ValueError(f"a medusa drafter reads one plane of rows, not {len(layout.row_widths)}")
+        self.layout = layout
+        self._session = open_session(model)
+        shapes = {tensor.name: tensor.shape for tensor in self._session.get_inputs()}
+        wanted = {"feature", "noise", "inv_temperature", "inv_kappa", "k"}
+        have = {tensor.name for tensor in self._session.get_outputs()}
+        wrong = sorted(wanted ^ shapes.keys()) + sorted({"scores", "token_ids", "logsumexp"} - have)
+        wrong += ["feature"] if shapes.get("feature") != [1, layout.row_widths[0]] else []
+        wrong += ["noise"] if shapes.get("noise", [0, 0])[1:] != [len(layout.vocabulary)] else []
+        if wrong:
+            raise ValueError(f"the bundle's graph differs from its metadata at: {', '.join(wrong)}")
+        self.heads = int(shapes["noise"][0])
+        self._inv_kappa = 1.0 / layout.kappa
+
+    def run(
+        self, feature: Array, noise: Array, inv_temperature: float, children: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids and calibrated log-probabilities, both [heads, children], of feature [1, H] under noise [heads, V_d]."""
+        feeds: dict[str, Any] = {
+            "feature": feature,
+            "noise": noise,
+            "inv_temperature": np.array([inv_temperature], np.float32),
+            "inv_kappa": np.array([self._inv_kappa], np.float32),
+            "k": np.array([children], np.int64),
+        }
+        scores, ids, total = self._session.run(["scores", "token_ids", "logsumexp"], feeds)
+        return ids, scores.astype(np.float64) * self._inv_kappa - total.astype(np.float64)[:, None]
+
+
+class MedusaDrafter(SequenceDrafter):
+    """Chains and fixed sparse trees from a Medusa graph."""
+
+    kind = "medusa"
+
+    def __init__(self, graph: MedusaGraph) -> None:
+        """Trees have the form that ``confidence`` gives them, or `DEFAULT_LAW` where nothing was measured."""
+        super().__init__()
+        self.graph = graph
+        self.layout = graph.layout
+        self.rows = RowStore(graph.layout.row_widths, graph.layout.max_position)
+        self._noise: dict[tuple[int, int], Array] = {}
+
+    # ---------------------------------------------------------------------------------------------- the five verbs
+
+    def begin(self, ids: Sequence[int]) -> None:
+        """Take over ``ids``; rows of what is common with the old sequence stay."""
+        self.rollback(common_prefix(self.ids, ids))
+        self.ids.extend(ids[len(self.ids) :])
+
+    def add_rows(self, plane: int, start: int, rows: Rows) -> None:
+        """Store rows [count, width]; raises ValueError if they do not fit the bundle. Only the newest is read."""
+        self.rows.add(plane, start, rows)
+        self.counters.rows += len(rows)
+
+    def propose(self, budget: Budget) -> Proposal:
+        """A chain, or a fixed tree of at most ``max_nodes``; empty where no head reaches beyond the last token."""
+        newest = self.rows.span(self.length - 1) - 1 if self.length else -1
+        behind = self.length - 2 - newest
+        room = min(self.layout.max_position - self.length, self.graph.heads - behind)
+        depth = min(budget.max_depth, budget.max_nodes, room)
+        if depth < 1 or newest < 0:
+            return self.count(Proposal.empty())
+        law = _from_head(self.confidence.at(budget.sampling.temperature) or DEFAULT_LAW, behind, depth)
+        nodes = sparse_tree(law, budget.max_nodes) if _branching(budget) else chain(depth)
+        children = min(1 + max(node.rank for node in nodes), len(self.layout.vocabulary))
+        ids, log_probs = self._run(newest, behind, budget.sampling, children)
+        return self.count(_proposal(nodes, ids[behind:], log_probs[behind:], budget))
+
+    def rollback(self, length: int) -> None:
+        """Cut the sequence and its rows to ``length``."""
+        if length >= self.length:
+            return
+        super().rollback(length)
+        self.rows.cut(self.length)
+
+    # ------------------------------------------------------------------------------------------------------ the run
+
+    def _run(
+        self, newest: int, behind: int, sampling: Sampling, children: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        warm = sampling.temperature > 0
+        noise = np.zeros((self.graph.heads, len(self.layout.vocabulary)), np.float32)
+        if warm:
+            for head in range(behind, self.graph.heads):
+                noise[head] = self._coins(sampling.seed, newest + 2 + head)
+        self.counters.passes += 1
+        self.counters.ingested += 1
+        feature = self.rows.planes[0][newest : newest + 1]
+        return self.graph.run(feature, noise, 1.0 / sampling.temperature if warm else 1.0, children)
+
+    def _coins(self, seed: int, position: int) -> Array:
+        """The shared noise of the token at ``position``, for the draft vocabulary: [V_d]."""
+        key = (seed, position)
+        if key not in self._noise:
+            if len(self._noise) > 64:
+                self._noise.clear()
+            full = gumbel(seed, position, self.layout.vocabulary, len(self.layout.vocabulary))
+            self._noise[key] = np.asarray(full, np.float32)
+        return self._noise[key]
+
+
+# ------------------------------------------------------------------------------------------------------------ the tree
+
+
+def chain(depth: int) -> tuple[Node, ...]:
+    """The first child of every head."""
+    return tuple(Node(number, number + 1, 0) for number in range(depth))
+
+
+@lru_cache(maxsize=256)
+def sparse_tree(law: Law, max_nodes: int) -> tuple[Node, ...]:
+    """The ``max_nodes`` places likeliest to be right, best first; parents before children, siblings by rank.
+
+    ``law`` gives by depth and rank how often a child is right, given its parents; a rank never counts for more than the
+    one before it.
+    """
+    ranks = [np.minimum.accumulate(np.clip(row, 0.0, 1.0)).tolist() for row in law]
+    nodes: list[Node] = []
+    waiting = [(-ranks[0][0], 0, 0, 1, 0, 1.0)]  # (-value, age, parent, depth, rank, value of the parent)
+    age = 0
+    while waiting and len(nodes) < max_nodes:
+        value, _, parent, depth, rank, above = heapq.heappop(waiting)
+        nodes.append(Node(parent, depth, rank))
+        below = []
+        if rank + 1 < len(ranks[depth - 1]):
+            below.append((parent, depth, rank + 1, above))
+        if depth < len(ranks):
+            below.append((len(nodes), depth + 1, 0, -value))
+        for parent_, depth_, rank_, above_ in below:
+            age += 1
+            heapq.heappush(waiting, (-above_ * ranks[depth_ - 1][rank_], age, parent_, depth_, rank_, above_))
+    return tuple(nodes)
+
+
+def _branching(budget: Budget) -> bool:
+    """Whether siblings are wanted, and affordable."""
+    return budget.tree and budget.max_nodes >= 3
+
+
+def _from_head(law: Law, first: int, depth: int) -> Law:
+    """The law of the heads ``first`` …; heads beyond its end are like its last."""
+    return tuple(law[min(first + level, len(law) - 1)] for level in range(depth))
+
+
+def _proposal(
+    nodes: Sequence[Node], ids: NDArray[np.int64], log_probs: NDArray[np.float64], budget: Budget
+) -> Proposal:
+    """Tokens into a tree's places; what lies below the floor, or is not worth its verification, is left out."""
+    number = {0: 0}
+    totals = [0.0]
+    kept: list[tuple[int, int, float]] = []  # id, parent, log-probability
+    for place, node in enumerate(nodes, start=1):
+        if node.parent not in number or node.rank >= ids.shape[1]:
+            continue
+        log_prob = min(float(log_probs[node.depth - 1, node.rank]), 0.0)
+        total = totals[number[node.parent]] + log_prob
+        if kept and total < budget.floor:
+            continue
+        kept.append((int(ids[node.depth - 1, node.rank]), number[node.parent], log_prob))
+        number[place] = len(kept)
+        totals.append(total)
+    if budget.prices is not None:
+        count, _ = worth_keeping([math.exp(total) for total in totals[1:]], budget.prices)
+        kept = kept[:count]
+    parents = tuple(parent for _, parent, _ in kept)
+    draft = Draft(tuple(token_id for token_id, _, _ in kept), parents)
+    return Proposal(draft, tuple(log_prob for _, _, log_prob in kept), best_path(parents))
+
+
+def make_medusa(data: bytes, layout: Layout) -> Drafter:
+    """A drafter of a bundle's bytes. ValueError if the graph is not of this layout."""
+    return MedusaDrafter(MedusaGraph(data, layout))
