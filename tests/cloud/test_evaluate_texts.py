@@ -38,16 +38,31 @@ def test_the_text_is_the_targets_own(folder: Path, tmp_path: Path, sampling: Sam
     """Greedy and drawn with coins: what `generate` says, and with a stop id it ends there."""
     alone = list(generate(Worker(Engine(load_target(folder))), PROMPT, sampling, 20))
     store = TextStore(load_target(folder), tmp_path)
-    text = store.get(request(sampling))
+    (text,) = store.get([request(sampling)])
     assert (text.prompt, list(text.answer)) == (len(PROMPT), alone)
     end = alone.index(alone[7]) + 1
-    assert list(store.get(request(sampling, stops=(alone[7],))).answer) == alone[:end]
+    (short,) = store.get([request(sampling, stops=(alone[7],))])
+    assert list(short.answer) == alone[:end]
+
+
+def test_texts_written_together_are_those_written_alone(folder: Path, tmp_path: Path) -> None:
+    """Eleven prompts of different lengths, two ends, mixed sampling: in batches of eight each is what it is alone."""
+    wanted = [
+        TextRequest(probe_ids(VOCABULARY, 5 + 3 * n, n), 8 + n % 5, 4, SAMPLINGS[n % 2], (n,))
+        for n in range(11)
+    ]
+    together = TextStore(load_target(folder), tmp_path / "a").get(wanted)
+    alone = TextStore(load_target(folder), tmp_path / "b")
+    for one, text in zip(wanted, together, strict=True):
+        (single,) = alone.get([one])
+        assert single.ids == text.ids and torch.equal(single.final, text.final)
+        assert all(torch.equal(a, b) for a, b in zip(single.kv(2), text.kv(2), strict=True))
 
 
 def test_its_states_are_those_of_one_pass_over_it(folder: Path, tmp_path: Path) -> None:
     """Keys, values, final states and laws are what transformers computes over the whole text at once."""
     store = TextStore(load_target(folder), tmp_path)
-    text = store.get(request(Sampling(1.0, seed=3)))
+    (text,) = store.get([request(Sampling(1.0, seed=3))])
     model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32, local_files_only=True)
     with torch.no_grad():
         out = model(torch.tensor([text.ids]), use_cache=True, output_hidden_states=True)
@@ -85,19 +100,18 @@ def test_a_line_is_judged_by_the_targets_law_after_its_prefix(folder: Path, tmp_
 def test_a_text_is_written_once(folder: Path, tmp_path: Path) -> None:
     """A second store on the folder makes no engine; other tokens, seed or stop ids are other texts."""
     first = TextStore(load_target(folder), tmp_path)
-    for one in (request(Sampling()), request(Sampling()), request(Sampling(1.0, seed=3))):
-        first.get(one)
+    first.get([request(Sampling()), request(Sampling()), request(Sampling(1.0, seed=3))])
     assert first.written == 2
     again = TextStore(load_target(folder), tmp_path)
-    again.get(request(Sampling()))
-    again.get(request(Sampling(1.0, seed=3)))
+    again.get([request(Sampling()), request(Sampling(1.0, seed=3))])
     assert again.written == 0 and again._engine is None
-    for other in (
-        request(Sampling(), tokens=19),
-        request(Sampling(1.0, seed=4)),
-        request(Sampling(), stops=(END_ID,)),
-    ):
-        again.get(other)
+    again.get(
+        [
+            request(Sampling(), tokens=19),
+            request(Sampling(1.0, seed=4)),
+            request(Sampling(), stops=(END_ID,)),
+        ]
+    )
     assert again.written == 3 and not list(tmp_path.glob("*.partial"))
 
 
@@ -105,5 +119,5 @@ def test_a_prompt_beyond_the_context_is_an_error(folder: Path, tmp_path: Path) -
     """The target cannot write it: EngineFailed, and nothing is left in the folder."""
     store = TextStore(load_target(folder), tmp_path)
     with pytest.raises(EngineFailed):
-        store.get(TextRequest(probe_ids(VOCABULARY, 2047), 8, 8, Sampling(), ()))
+        store.get([TextRequest(probe_ids(VOCABULARY, 2047), 8, 8, Sampling(), ())])
     assert list(tmp_path.iterdir()) == [] and store.engine.kv.bytes_in_use == 0

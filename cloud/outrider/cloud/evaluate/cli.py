@@ -85,7 +85,7 @@ def _run(
     rows = []
     for result in evaluation.evaluate(contenders, asked, plan, store, evaluation.stop_ids(store, tokenizer)):
         rows.append(result.row())
-        _say(f"{result.contender.name}: {result.seconds:.0f} s")
+        _say(f"{result.contender.name}: {result.seconds:.0f} s of CPU")
     settings = evaluation.settings(plan, loaded.name, loaded.dtype)
     settings["sets"] = {one.category: {"rows": len(one.prompts), "doubles": one.doubles} for one in sets}
     return rows, settings

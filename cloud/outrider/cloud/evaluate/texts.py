@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from outrider.shared.sampling import Sampling
 
 _VERSION = 1
 _KV_BYTES = 1 << 30
+BATCH = 8
+"""Texts written together: the engine pads a pass to eight rows anyway."""
 _keys = itertools.count(-2_000_002, -1)
 
 
@@ -53,6 +55,36 @@ class TextRequest:
     """Of them, tokens whose keys and values are kept: state rows are never needed further on."""
     sampling: Sampling
     stop_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Writing:
+    """A text on its way."""
+
+    request: TextRequest
+    path: Path
+    key: int
+    ids: list[int] = field(default_factory=list)
+    start: int = 0
+    """Positions the target has read."""
+
+    @property
+    def done(self) -> bool:
+        return len(self.ids) >= self.request.tokens or bool(
+            self.ids and self.ids[-1] in self.request.stop_ids
+        )
+
+    def work(self) -> Verify:
+        """The next step: everything not read yet, and no draft."""
+        sampling = self.request.sampling
+        rule = frames.Rule("greedy" if sampling.greedy else "coupled")
+        pending = (self.ids[-1],) if self.ids else self.request.prompt
+        return Verify(self.key, self.start, pending, Draft.chain(()), sampling, rule, final=True)
+
+    def add(self, token: int) -> None:
+        """A step was made."""
+        self.start += 1 if self.ids else len(self.request.prompt)
+        self.ids.append(token)
 
 
 class TargetText:
@@ -113,13 +145,15 @@ class TextStore:
             self._engine = Engine(self.target, _KV_BYTES)
         return self._engine
 
-    def get(self, request: TextRequest) -> TargetText:
-        """The text, written now if the folder lacks it. Raises `EngineFailed` if the target cannot write it."""
-        path = self.folder / f"{self._name(request)}.safetensors"
-        if not path.is_file():
-            self.written += 1
-            self._write(request, path)
-        return TargetText(path)
+    def get(self, requests: Sequence[TextRequest]) -> list[TargetText]:
+        """The texts, those written now that the folder lacks. Raises `EngineFailed` if the target cannot write one."""
+        paths = [self.folder / f"{self._name(request)}.safetensors" for request in requests]
+        missing = {path: one for path, one in zip(paths, requests, strict=True) if not path.is_file()}
+        waiting = [_Writing(one, path, next(_keys)) for path, one in missing.items()]
+        for first in range(0, len(waiting), BATCH):
+            self._write(waiting[first : first + BATCH])
+        self.written += len(waiting)
+        return [TargetText(path) for path in paths]
 
     def _name(self, request: TextRequest) -> str:
         digest = hashlib.sha256(bytes([_VERSION]) + self.target.law)
@@ -129,41 +163,45 @@ class TextStore:
         digest.update(json.dumps(rest).encode())
         return digest.hexdigest()[:32]
 
-    def _write(self, request: TextRequest, path: Path) -> None:
-        engine, key = self.engine, next(_keys)
+    def _write(self, batch: Sequence[_Writing]) -> None:
         try:
-            ids = [*request.prompt, *self._answer(request, key)]
-            seen = len(ids) - 1  # the last token was never read by the target
-            stated = min(len(request.prompt) + request.stated, seen)
-            layers = range(self.target.kv_shape.layers)
-            kv, final = engine.states(key, layers, 0, stated), engine.final(key, 0, seen)
+            self._answer(batch)
+            for one in batch:
+                self._save(one)
         finally:
-            engine.evict(key)
+            for one in batch:
+                self.engine.evict(one.key)
+
+    def _answer(self, batch: Sequence[_Writing]) -> None:
+        """`generate` for all of them, one packed pass per token; final states kept, the sessions left in the engine.
+
+        The engine's rows do not depend on what else is in a pass, so each text is that of its prompt alone.
+        """
+        worker = Worker(self.engine)
+        while going := [one for one in batch if not one.done]:
+            outcomes = worker.run([one.work() for one in going])
+            for one, outcome in zip(going, outcomes, strict=True):
+                if not isinstance(outcome, Verified):
+                    raise no_verdict(outcome)
+                one.add(outcome.next_id)
+
+    def _save(self, one: _Writing) -> None:
+        request, prompt = one.request, len(one.request.prompt)
+        ids = [*request.prompt, *one.ids]
+        seen = len(ids) - 1  # the last token was never read by the target
+        stated = min(prompt + request.stated, seen)
+        layers = range(self.target.kv_shape.layers)
+        kv = self.engine.states(one.key, layers, 0, stated)
+        final = self.engine.final(one.key, 0, seen)
         if kv is None or final is None:
             raise EngineFailed("the target kept no states of its own text")
         tensors = {f"kv.{layer}": kv[layer].contiguous() for layer in layers}
         tensors |= {"ids": torch.tensor(ids, dtype=torch.int32), "final": final}
-        tensors["log_sum"] = self._log_sums(final[len(request.prompt) - 1 :])
+        tensors["log_sum"] = self._log_sums(final[prompt - 1 :])
         self.folder.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
-        save_file(tensors, partial, {"prompt": str(len(request.prompt)), "stated": str(stated)})
-        partial.replace(path)
-
-    def _answer(self, request: TextRequest, key: int) -> list[int]:
-        """`generate`, with final hidden states kept and the session left in the engine."""
-        worker = Worker(self.engine)
-        rule = frames.Rule("greedy" if request.sampling.greedy else "coupled")
-        start, pending = 0, request.prompt
-        ids: list[int] = []
-        while len(ids) < request.tokens and not (ids and ids[-1] in request.stop_ids):
-            work = Verify(key, start, pending, Draft.chain(()), request.sampling, rule, final=True)
-            (outcome,) = worker.run((work,))
-            if not isinstance(outcome, Verified):
-                raise no_verdict(outcome)
-            start += len(pending)
-            pending = (outcome.next_id,)
-            ids.append(outcome.next_id)
-        return ids
+        partial = one.path.with_suffix(".partial")
+        save_file(tensors, partial, {"prompt": str(prompt), "stated": str(stated)})
+        partial.replace(one.path)
 
     @torch.inference_mode()
     def _log_sums(self, final: Tensor) -> Tensor:
