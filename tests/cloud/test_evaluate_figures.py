@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outrider.cloud.evaluate.figures import summarise
+from outrider.cloud.evaluate.figures import difference, summarise
 from outrider.cloud.evaluate.tables import categories_table, number, rounds_table, with_interval
 
 
@@ -60,6 +60,22 @@ def test_intervals_cover_the_truth_nearly_as_often_as_they_say(seed: int) -> Non
         figure = summarise(tallies, seed=seed, resamples=300).mean["x"]
         held += figure.low <= 0.45 <= figure.high
     assert 0.88 <= held / 300 <= 0.98
+
+
+def test_a_difference_is_drawn_in_pairs() -> None:
+    """A constant advantage on prompts that differ widely has an interval of no width; other prompts are refused."""
+    noise = np.random.default_rng(0)
+    easy = noise.uniform(1, 5, size=(2, 9))
+    one = {name: [{"x": (value + 0.25, 1.0)} for value in row] for name, row in zip("ab", easy, strict=True)}
+    other = {name: [{"x": (value, 1.0)} for value in row] for name, row in zip("ab", easy, strict=True)}
+    found = difference(one, other, "x")
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((0.25, 0.25, 0.25))
+    alone = summarise(one).mean["x"]
+    assert alone.high - alone.low > 0.5
+    assert difference(one, other, "y") is None
+    with pytest.raises(ValueError, match="9 prompts"):
+        difference(one, {"a": other["a"], "b": other["b"][:8]}, "x")
 
 
 def test_tables_show_what_there_is_and_a_dash_elsewhere() -> None:

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,8 +176,11 @@ def _program(name: str) -> str:
 
 
 @contextmanager
-def verifier(settings: DemoSettings, scratch: Path) -> Iterator[str]:
-    """A verifier in a process of its own; its address. Ended with SIGTERM, and its log shown if it does not start."""
+def verifier(settings: DemoSettings, scratch: Path, served: Sequence[str] = ()) -> Iterator[str]:
+    """A verifier in a process of its own; its address. Ended with SIGTERM, and its log shown if it does not start.
+
+    ``served``: options of `outrider-cloud serve` that say what it serves; without, what it does by itself.
+    """
     log = scratch / "verifier.log"
     command = [
         _program("outrider-cloud"),
@@ -188,6 +191,7 @@ def verifier(settings: DemoSettings, scratch: Path) -> Iterator[str]:
         settings.dtype,
         "--threads",
         "1",
+        *served,
     ]
     with (
         log.open("wb") as err,

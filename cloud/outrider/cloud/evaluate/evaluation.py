@@ -61,8 +61,8 @@ class Result:
     contender: Contender
     plan: Plan
     summary: Summary
-    prompts: dict[str, int]
-    """Prompts by category."""
+    tallies: dict[str, list[Tally]]
+    """Per prompt, by category."""
     step_ms: float | None
     """Median time of a chain step."""
     tree_pass_ms: float | None
@@ -91,7 +91,7 @@ class Result:
         row |= {name: _rounded(figure.value) for name, figure in mean.items() if "acceptance_" not in name}
         row["intervals"] = {name: _interval(figure) for name, figure in mean.items()}
         row["categories"] = {
-            category: {"prompts": self.prompts[category]}
+            category: {"prompts": len(self.tallies[category])}
             | {name: [_rounded(figure.value), *_interval(figure)] for name, figure in figures.items()}
             for category, figures in self.summary.categories.items()
         }
@@ -166,7 +166,7 @@ def evaluate(
             contender,
             plan,
             summarise(tallies, seed=plan.seed, resamples=RESAMPLES),
-            {category: len(found) for category, found in tallies.items()},
+            tallies,
             statistics.median(times.steps) if times.steps else None,
             statistics.median(times.passes) if times.passes else None,
             time.process_time() - begun,
