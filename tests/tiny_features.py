@@ -69,6 +69,8 @@ def feature_text(ids: Tensor, features: Tensor, begins: list[int], first_query: 
 def _random(drafter: D, seed: int) -> D:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
+        for buffer in drafter.buffers():
+            buffer.uniform_(0.5, 1.5, generator=generator)
         for parameter in drafter.parameters():
             # Small enough that feeding predictions back does not amplify the last bits.
             parameter.normal_(0.0, 0.2, generator=generator)

@@ -1,4 +1,4 @@
-"""The device's EAGLE-2 drafter on a random ONNX graph: rows may come when they like, and nothing else changes a draft."""
+"""The device's EAGLE-2 drafter on a random ONNX graph: rows may come when they like, nothing else changes a draft."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_first_token_is_the_shared_coins_choice(temperature: float) -> None:
         if temperature:
             scores = scores / temperature + gumbel(77, length, vocabulary, VOCABULARY)
         assert proposal.draft.ids == (vocabulary[scores.argmax()],)
-        calibrated = scores / 1.3
+        calibrated = scores * (temperature or 1.0) / 1.3
         expected = -np.log(np.exp(calibrated - calibrated.max()).sum())
         assert proposal.log_probs[0] == pytest.approx(expected, abs=1e-3)
 

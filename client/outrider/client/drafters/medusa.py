@@ -59,21 +59,25 @@ class MedusaGraph:
         if wrong:
             raise ValueError(f"the bundle's graph differs from its metadata at: {', '.join(wrong)}")
         self.heads = int(shapes["noise"][0])
-        self._inv_kappa = 1.0 / layout.kappa
 
     def run(
-        self, feature: Array, noise: Array, inv_temperature: float, children: int
+        self, feature: Array, noise: Array, temperature: float, children: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ids and calibrated log-probabilities, both [heads, children], of feature [1, H] under noise [heads, V_d]."""
+        """Ids and calibrated log-probabilities, both [heads, children], of feature [1, H] under noise [heads, V_d].
+
+        At a ``temperature`` above 0 scores are logits / T + noise, of which T / kappa is calibrated; else kappa alone.
+        """
+        warmth = temperature if temperature > 0 else 1.0
+        inv_kappa = warmth / self.layout.kappa_at(temperature)
         feeds: dict[str, Any] = {
             "feature": feature,
             "noise": noise,
-            "inv_temperature": np.array([inv_temperature], np.float32),
-            "inv_kappa": np.array([self._inv_kappa], np.float32),
+            "inv_temperature": np.array([1.0 / warmth], np.float32),
+            "inv_kappa": np.array([inv_kappa], np.float32),
             "k": np.array([children], np.int64),
         }
         scores, ids, total = self._session.run(["scores", "token_ids", "logsumexp"], feeds)
-        return ids, scores.astype(np.float64) * self._inv_kappa - total.astype(np.float64)[:, None]
+        return ids, scores.astype(np.float64) * inv_kappa - total.astype(np.float64)[:, None]
 
 
 class MedusaDrafter(SequenceDrafter):
@@ -135,7 +139,7 @@ class MedusaDrafter(SequenceDrafter):
         self.counters.passes += 1
         self.counters.ingested += 1
         feature = self.rows.planes[0][newest : newest + 1]
-        return self.graph.run(feature, noise, 1.0 / sampling.temperature if warm else 1.0, children)
+        return self.graph.run(feature, noise, sampling.temperature, children)
 
     def _coins(self, seed: int, position: int) -> Array:
         """The shared noise of the token at ``position``, for the draft vocabulary: [V_d]."""

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from outrider.cloud.eagle2.settings import Eagle2Settings
 from outrider.cloud.kinds.base import DrafterOutput, FrozenTarget, Text, TrainableDrafter
-from outrider.cloud.kinds.layers import DecoderLayer, RmsNorm, attend, decoder_layer, rotary_angles
+from outrider.cloud.kinds.layers import (
+    Linear,
+    RmsNorm,
+    attend,
+    decoder_layer,
+    rotary_angles,
+    target_like_layer,
+)
 from outrider.cloud.train.losses import Losses, LossOptions, Teachers, law_losses
 
 KeyValue = tuple[Tensor, Tensor]
@@ -33,17 +40,18 @@ class Eagle2Drafter(TrainableDrafter):
         super().__init__()
         s = settings
         self.settings = settings
-        # The paper's linear layer 2H -> H over the concatenation, in two parts: their inputs differ tenfold in
-        # size, and each part starts from another matrix.
-        self.from_token = nn.Linear(s.hidden_size, s.hidden_size, bias=False)
-        self.from_feature = nn.Linear(s.hidden_size, s.hidden_size, bias=False)
-        self.layers = nn.ModuleList(
-            DecoderLayer(s.hidden_size, s.num_heads, s.num_kv_heads, s.head_dim, s.mlp_size, s.rms_norm_eps)
-            for _ in range(s.num_layers)
-        )
+        # The paper's linear layer 2H -> H over the concatenation, in two parts: what they read differs tenfold in
+        # size, and what they write has the size of a late residual stream. With these sizes as factors of their
+        # own, both matrices start near 1, where the optimiser's steps are meant for.
+        self.from_token = Linear(s.hidden_size, s.hidden_size, bias=False)
+        self.from_feature = Linear(s.hidden_size, s.hidden_size, bias=False)
+        self.register_buffer("gains", torch.ones(2))
+        self.layers = nn.ModuleList(target_like_layer(s, s.mlp_size) for _ in range(s.num_layers))
         self.norm = RmsNorm(s.hidden_size, s.rms_norm_eps)
         self.start = nn.Parameter(torch.zeros(1, s.hidden_size))
         """The feature before the first token, and wherever none is known."""
+        self.gains: Tensor
+        """[2]: factors of the token's and the feature's part; set when the drafter is started."""
 
     def forward(self, texts: Sequence[Text], frozen: FrozenTarget) -> DrafterOutput:
         """All queries under their inference condition: own features are fed back within a block, depth by depth.
@@ -76,8 +84,9 @@ class Eagle2Drafter(TrainableDrafter):
 
     def join(self, ids: Tensor, before: Tensor, frozen: FrozenTarget) -> Tensor:
         """What enters the layers: tokens [n] and the features before them [n, hidden] -> [n, hidden]."""
-        joined: Tensor = self.from_token(frozen.embedding(ids).float()) + self.from_feature(before.float())
-        return joined.float()
+        token, feature = self.from_token(frozen.embedding(ids).float()), self.from_feature(before.float())
+        joined: Tensor = self.gains[0] * token.float() + self.gains[1] * feature.float()
+        return joined
 
     def run(
         self,

@@ -42,10 +42,10 @@ def _join(g: GraphParts, drafter: Eagle2Drafter, embedded: str) -> str:
         "Where", b.node("Equal", peak, zero), b.constant("start", array(drafter.start)), "features"
     )
     parts = [
-        b.node("MatMul", x, b.constant(name, array(matrix.weight).T))
+        b.node("MatMul", x, b.constant(name, array(matrix).T))
         for x, name, matrix in (
-            (embedded, "from_token", drafter.from_token),
-            (before, "from_feature", drafter.from_feature),
+            (embedded, "from_token", drafter.from_token.weight * drafter.gains[0]),
+            (before, "from_feature", drafter.from_feature.weight * drafter.gains[1]),
         )
     ]
     return str(b.node("Add", *parts))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.cloud.kinds.base import DrafterOutput, FrozenTarget, Text, TrainableDrafter
+from outrider.cloud.kinds.layers import Linear
 from outrider.cloud.medusa.settings import MedusaSettings
 from outrider.cloud.train.losses import Losses, LossOptions, Teachers, law_losses
 
@@ -24,7 +25,7 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, width: int):
         super().__init__()
-        self.linear = nn.Linear(width, width)
+        self.linear = Linear(width, width)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
