@@ -161,9 +161,11 @@ class GraphParts:
         """
         b, heads = self.b, Heads.of(layer)
         w, query_width = heads.key_value * heads.width, heads.query * heads.width
-        weight = np.concatenate([array(p.weight) for p in (layer.q_proj, layer.k_proj, layer.v_proj)])
+        parts = (layer.q_proj, layer.k_proj, layer.v_proj)
+        weight = np.concatenate([array(part.weight) for part in parts])
+        bias = np.concatenate([array(part.bias) for part in parts]) if has_bias(layer.q_proj) else None
         normed = self.norm(x, f"{name}.norm", layer.input_layernorm)
-        mixed = b.linear(normed, f"{name}.qkv", weight)
+        mixed = b.linear(normed, f"{name}.qkv", weight, bias)
         turning, v = b.node("Split", mixed, b.ints(query_width + w, w), axis=1, outputs=2)
         turned = self.rotate(turning, heads.query + heads.key_value, heads.width)
         q, k = b.node("Split", turned, b.ints(query_width, w), axis=1, outputs=2)
@@ -180,7 +182,9 @@ class GraphParts:
 
     def query(self, normed: str, name: str, projection: Any, heads: Heads) -> str:
         """Rotated queries [n, query * width] of a normed stream."""
-        return self.rotate(self.b.linear(normed, name, array(projection.weight)), heads.query, heads.width)
+        bias = array(projection.bias) if has_bias(projection) else None
+        turning = self.b.linear(normed, name, array(projection.weight), bias)
+        return self.rotate(turning, heads.query, heads.width)
 
     def norm(self, x: str, name: str, norm: Any) -> str:
         """A module's root-mean-square norm over the last axis."""
@@ -305,6 +309,11 @@ class GraphParts:
         largest = b.node("Gather", best, b.ints(0), axis=1)
         total = b.node("ReduceSum", b.node("Exp", b.node("Sub", values, largest)), b.ints(-1), keepdims=1)
         return str(b.node("Squeeze", b.node("Add", b.node("Log", total), largest), b.ints(-1)))
+
+
+def has_bias(linear: Any) -> bool:
+    """Whether a linear layer has a bias."""
+    return getattr(linear, "bias", None) is not None
 
 
 def array(tensor: Any) -> NDArray[np.float32]:

@@ -55,8 +55,11 @@ class GraphBuilder:
         self._nodes.append(helper.make_node(op, list(inputs), names, **attributes))
         return names[0] if outputs == 1 else names
 
-    def linear(self, x: str, name: str, weight: Array) -> str:
-        """x [n, in] times weight [out, in] transposed -> [n, out]."""
+    def linear(self, x: str, name: str, weight: Array, bias: Array | None = None) -> str:
+        """x [n, in] times weight [out, in] transposed, plus bias [out] if there is one -> [n, out]."""
+        if bias is not None:
+            product = self.linear(x, name, weight)
+            return str(self.node("Add", product, self.constant(f"{name}.bias", bias)))
         if not self.int8:
             return str(self.node("MatMul", x, self.constant(name, weight.T)))
         values, scale = quantise_rows(weight)

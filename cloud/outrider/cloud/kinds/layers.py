@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from outrider.cloud.kinds.elementwise import rms_norm, silu_times, turn
+from outrider.cloud.kinds.fast import fast_attend, fast_linear
 from outrider.cloud.kinds.settings import DrafterSettings
 
 
@@ -24,9 +25,21 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., width] -> [..., width], same dtype."""
-        full = x.float()
-        full = full * torch.rsqrt(full.square().mean(-1, keepdim=True) + self.eps)
-        return (full * self.weight.float()).to(x.dtype)
+        low = torch.get_autocast_dtype("cpu") if _fast() else x.dtype
+        return rms_norm(x, self.weight, self.eps, low)
+
+
+class Linear(nn.Linear):
+    """A linear layer that training runs faster; see `fast.py`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]."""
+        return fast_linear(x, self.weight, self.bias) if _fast() else super().forward(x)
+
+
+def _fast() -> bool:
+    """Whether this is training (or validation): low precision is allowed, and shapes are ragged."""
+    return torch.is_autocast_enabled("cpu")
 
 
 def rotary_angles(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
@@ -39,10 +52,7 @@ def rotary_angles(positions: Tensor, head_dim: int, theta: float) -> tuple[Tenso
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate heads [n, heads, head_dim] by angles [n, head_dim]; with -sin it turns back."""
-    half = x.shape[-1] // 2
-    full = x.float()
-    turned = torch.cat((-full[..., half:], full[..., :half]), dim=-1)
-    return (full * cos[:, None, :] + turned * sin[:, None, :]).to(x.dtype)
+    return turn(x, cos, sin)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -52,6 +62,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     None = causal (n == m). Returns [n, heads * d]. Written out because on CPUs the backward pass of the
     fused kernel takes three times as long at these sizes.
     """
+    if _fast():
+        return fast_attend(q, k, v, mask)
     n, heads, width = q.shape
     kv_heads = k.shape[1]
     if mask is None:
@@ -69,18 +81,29 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 class DecoderLayer(nn.Module):
     """Weights and the two halves around attention of one pre-norm Llama layer."""
 
-    def __init__(self, width: int, heads: int, kv_heads: int, head_dim: int, mlp: int, eps: float):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        mlp: int,
+        eps: float,
+        *,
+        bias: bool = False,
+    ):
+        """`bias`: queries, keys and values have one (Qwen2)."""
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.input_layernorm = RmsNorm(width, eps)
-        self.q_proj = nn.Linear(width, heads * head_dim, bias=False)
-        self.k_proj = nn.Linear(width, kv_heads * head_dim, bias=False)
-        self.v_proj = nn.Linear(width, kv_heads * head_dim, bias=False)
-        self.o_proj = nn.Linear(heads * head_dim, width, bias=False)
+        self.q_proj = Linear(width, heads * head_dim, bias=bias)
+        self.k_proj = Linear(width, kv_heads * head_dim, bias=bias)
+        self.v_proj = Linear(width, kv_heads * head_dim, bias=bias)
+        self.o_proj = Linear(heads * head_dim, width, bias=False)
         self.post_attention_layernorm = RmsNorm(width, eps)
-        self.gate_proj = nn.Linear(width, mlp, bias=False)
-        self.up_proj = nn.Linear(width, mlp, bias=False)
-        self.down_proj = nn.Linear(mlp, width, bias=False)
+        self.gate_proj = Linear(width, mlp, bias=False)
+        self.up_proj = Linear(width, mlp, bias=False)
+        self.down_proj = Linear(mlp, width, bias=False)
 
     def query(self, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Rotated queries [n, heads, head_dim] of a normed stream [n, width]."""
@@ -93,9 +116,12 @@ class DecoderLayer(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Output projection, residual and MLP: x [n, width], attended [n, heads * head_dim]."""
-        x = x + self.o_proj(attended)
+        return self.mlp(x + self.o_proj(attended))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Norm, SwiGLU and residual: x [n, width]."""
         normed = self.post_attention_layernorm(x)
-        return x + self.down_proj(F.silu(self.gate_proj(normed)) * self.up_proj(normed))
+        return x + self.down_proj(silu_times(self.gate_proj(normed), self.up_proj(normed)))
 
 
 def decoder_layer(module: nn.Module) -> DecoderLayer:
@@ -105,15 +131,16 @@ def decoder_layer(module: nn.Module) -> DecoderLayer:
     return module
 
 
-def target_like_layer(settings: DrafterSettings) -> DecoderLayer:
-    """A layer with the target's shapes: SA, CA and the frozen target layers."""
+def target_like_layer(settings: DrafterSettings, mlp_size: int = 0) -> DecoderLayer:
+    """A layer with the target's shapes: SA, CA and the frozen target layers; `mlp_size` 0 for the target's."""
     return DecoderLayer(
         settings.hidden_size,
         settings.num_heads,
         settings.num_kv_heads,
         settings.head_dim,
-        settings.intermediate_size,
+        mlp_size or settings.intermediate_size,
         settings.rms_norm_eps,
+        bias=settings.attention_bias,
     )
 
 
@@ -126,8 +153,8 @@ class LowRank(nn.Module):
 
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
-        self.a = nn.Linear(base.in_features, rank, bias=False)
-        self.b = nn.Linear(rank, base.out_features, bias=False)
+        self.a = Linear(base.in_features, rank, bias=False)
+        self.b = Linear(rank, base.out_features, bias=False)
         nn.init.zeros_(self.b.weight)
 
     def delta(self) -> Tensor:

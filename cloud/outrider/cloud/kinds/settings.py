@@ -44,17 +44,23 @@ class DrafterSettings:
     """Base of the rotary embedding."""
     rms_norm_eps: float
     """Epsilon of every RMSNorm."""
+    attention_bias: bool = False
+    """Whether the target's queries, keys and values have a bias (Qwen2)."""
     # --- what training found
     draft_vocabulary: tuple[int, ...] = ()
     """Target ids the drafter can propose, in draft order; empty before training has chosen them."""
     kappa: float = 1.0
-    """Temperature of the calibrated child law softmax((logits/T + noise)/kappa), fitted on validation."""
+    """Temperature of the calibrated child law softmax(logits / kappa) of greedy answers, fitted on validation."""
+    kappa_sampled: float = 0.0
+    """The same of sampled ones, softmax((logits + noise) / kappa_sampled) at temperature 1; 0 = as `kappa`."""
     training_step: int = 0
     """Optimiser steps behind the weights."""
     trained_length: int = 0
     """Longest text seen in training, tokens; beyond it acceptance is unmeasured."""
     confidence: tuple[tuple[float, ...], ...] = ()
-    """Calibration by depth and rank of a child; empty before it was fitted."""
+    """By depth and rank, how often a child is the target's greedy token; empty before it was fitted."""
+    confidence_sampled: tuple[tuple[float, ...], ...] = ()
+    """The same at temperature 1 with shared noise."""
 
     @property
     def kv_width(self) -> int:
@@ -148,6 +154,10 @@ def target_shape(config: Any) -> dict[str, Any]:
         "vocab_size": int(config.vocab_size),
         "rope_theta": float(rope.get("rope_theta", getattr(config, "rope_theta", 10000.0))),
         "rms_norm_eps": float(config.rms_norm_eps),
+        # Qwen2 has these biases without a word in its config.
+        "attention_bias": bool(
+            getattr(config, "attention_bias", getattr(config, "model_type", "") == "qwen2")
+        ),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from outrider.cloud.kinds.base import FrozenTarget
 from outrider.cloud.kinds.layers import DecoderLayer, decoder_layer
@@ -49,24 +49,56 @@ class TargetWeights:
         return self.get("lm_head.weight") if "lm_head.weight" in self else self.embedding()
 
 
+_PLACES = {
+    "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "mlp": ("gate_proj", "up_proj", "down_proj"),
+}
+_FOREIGN = (
+    "self_attn.q_norm.weight",
+    "self_attn.k_norm.weight",
+    "self_attn.o_proj.bias",
+    "mlp.gate_proj.bias",
+)
+"""Parts of other families' layers that a `DecoderLayer` has no place for."""
+
+
 @torch.no_grad()
 def copy_layer(layer: DecoderLayer, weights: TargetWeights, number: int) -> None:
-    """Copy target layer `number` into those modules that `layer` has (CA lacks K and V projections)."""
+    """Copy target layer `number` into those modules that `layer` has (CA lacks K and V projections).
+
+    An MLP wider than the target's computes the same: the channels it has more are random, and nothing reads them
+    yet. Of a narrower one the first channels are copied. Raises ValueError for a layer of another build.
+    """
     prefix = f"model.layers.{number}."
+    for name in _FOREIGN:
+        if prefix + name in weights:
+            raise ValueError(f"target layer {number} has {name}; drafters cannot be started from such layers")
     for name in ("input_layernorm", "post_attention_layernorm"):
         getattr(layer, name).weight.copy_(weights.get(f"{prefix}{name}.weight"))
-    places = {
-        "self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"),
-        "mlp": ("gate_proj", "up_proj", "down_proj"),
-    }
-    for place, names in places.items():
+    for place, names in _PLACES.items():
         for name in names:
             if hasattr(layer, name):
-                if f"{prefix}{place}.{name}.bias" in weights:
-                    raise ValueError(
-                        f"target layer {number} has a bias in {name}; only bias-free layers can be copied"
-                    )
-                getattr(layer, name).weight.copy_(weights.get(f"{prefix}{place}.{name}.weight"))
+                copy_linear(getattr(layer, name), weights, f"{prefix}{place}.{name}")
+
+
+@torch.no_grad()
+def copy_linear(linear: nn.Linear, weights: TargetWeights, name: str) -> None:
+    """Copy a linear layer of the target, as far as both reach; what `linear` has more is random or unread."""
+    bias: Tensor | None = linear.bias
+    if (bias is not None) != (f"{name}.bias" in weights):
+        raise ValueError(
+            f"target: {name} has {'no' if bias is not None else 'a'} bias, "
+            f"against attention_bias={bias is not None} in the settings"
+        )
+    if bias is not None:
+        bias.copy_(weights.get(f"{name}.bias"))
+    value = weights.get(f"{name}.weight")
+    rows, columns = (min(pair) for pair in zip(value.shape, linear.weight.shape, strict=True))
+    if linear.weight.shape != value.shape:
+        generator = torch.Generator().manual_seed(rows)
+        linear.weight.normal_(0.0, columns**-0.5, generator=generator)
+        linear.weight[:, columns:] = 0.0
+    linear.weight[:rows, :columns] = value[:rows, :columns]
 
 
 @torch.no_grad()

@@ -40,7 +40,13 @@ class CrossAttention(nn.Module):
         super().__init__()
         s = settings
         self.layer = DecoderLayer(
-            s.hidden_size, s.num_heads, s.row_heads, s.head_dim, s.intermediate_size, s.rms_norm_eps
+            s.hidden_size,
+            s.num_heads,
+            s.row_heads,
+            s.head_dim,
+            s.intermediate_size,
+            s.rms_norm_eps,
+            bias=s.attention_bias,
         )
         # Keys and values come from `MemoryProjection`, so the layer has none of its own.
         del self.layer.k_proj, self.layer.v_proj
@@ -142,11 +148,11 @@ class MoaDrafter(TrainableDrafter):
     def merge(self, frozen: FrozenTarget) -> FrozenTarget:
         """Bring corrections or matrices into the weights of `frozen` (as loaded from the target); returns it."""
         for layer, name, part in self._adapted(frozen):
-            weight = getattr(layer, name).weight
+            linear = getattr(layer, name)
             if isinstance(part, LowRank):
-                weight.add_(part.delta().to(weight.dtype))
+                linear.weight.add_(part.delta().to(linear.weight.dtype))
             else:
-                weight.copy_(part.weight)
+                linear.load_state_dict(part.state_dict())
         return frozen
 
     def _adapted(self, frozen: FrozenTarget) -> Iterator[tuple[nn.Module, str, LowRank | nn.Linear]]:
@@ -220,7 +226,7 @@ def _first_names(module: nn.Module, state: dict[str, Any], *rest: Any) -> None:
 
 
 def _like(linear: nn.Linear) -> nn.Linear:
-    return nn.Linear(linear.in_features, linear.out_features, bias=False)
+    return nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
 
 
 def _block(module: nn.Module) -> Block:

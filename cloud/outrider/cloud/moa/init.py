@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from outrider.cloud.kinds.layers import decoder_layer
-from outrider.cloud.kinds.target import TargetWeights, copy_layer, frozen_target
+from outrider.cloud.kinds.target import TargetWeights, copy_layer, copy_linear, frozen_target
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.drafter import MoaDrafter
 from outrider.cloud.moa.lsa import MemoryProjection
@@ -32,7 +32,7 @@ def initialise(drafter: MoaDrafter, weights: TargetWeights, seed: int) -> None:
     for parts, number in zip(drafter.top, s.tli_layers, strict=False):
         for name, part in parts.named_children():
             place = "self_attn" if name in ("q_proj", "o_proj") else "mlp"
-            part.weight.copy_(weights.get(f"model.layers.{number}.{place}.{name}.weight"))
+            copy_linear(part, weights, f"model.layers.{number}.{place}.{name}")
     _initialise_memory(drafter.memory, s, generator)
 
 
