@@ -89,7 +89,7 @@ def test_table_one_keeps_rows_and_measures_what_changed(
 
 
 def test_goals_are_judged_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Met, between floor and goal, below the floor; MoA over EAGLE-2 counts accepted tokens without the target's own."""
+    """Met, between floor and goal, below the floor; MoA over EAGLE-2 counts accepted tokens only."""
     drafters: Any = importlib.import_module("drafters")
     row = {"temperature": 0, "step_ms": 0.4, "tau_chain6": 3.6, "tau_tree24": 3.5, "standalone_20": 0.4}
     rows = [
@@ -110,7 +110,7 @@ def test_goals_are_judged_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_table_two_measures_trained_and_derived_variants_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the base's weights there, base and float32 are measured without training, then kept; shown beside the base."""
+    """With the base's weights there, base and float32 are measured without training, then kept."""
     ablations: Any = importlib.import_module("ablations")
     out = tmp_path / "ablations.json"
     words = [*common(folder, out), "--work", str(tmp_path / "runs"), "--only", "base", "--only", "float32"]
@@ -134,7 +134,7 @@ def test_table_two_measures_trained_and_derived_variants_once(
 
 
 def test_variants_differ_from_the_base_in_settings_that_exist() -> None:
-    """Names are distinct, each is trained or derived, and every setting is a field of the drafter's or the trainer's."""
+    """Names are distinct, values fit their fields, and the command line carries them."""
     ablations: Any = importlib.import_module("ablations")
     names = [variant.name for variant in ablations.VARIANTS]
     assert len(set(names)) == len(names) and names[0] == "base"
