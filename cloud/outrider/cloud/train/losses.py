@@ -9,8 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from outrider.cloud.kinds.elementwise import law_error
+
 _CHUNK = 512
-"""Queries whose logits exist at once: 512 x 12k float32 is 25 MB, which stays near the cache."""
+"""Queries whose logits exist at once: 512 x 12k bfloat16 is 13 MB, which stays near the cache."""
+_STEP = 128
+"""Chunks are multiples of this."""
 
 FINAL_SHARE = 0.1
 """Weight of the final feature's loss beside the entering stream's."""
@@ -84,25 +88,18 @@ class _Distill(torch.autograd.Function):
         gradient = torch.empty_like(x, dtype=torch.float32)
         agreed = torch.empty(len(x), dtype=torch.bool)
         for start in range(0, len(x), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            logits = (x[part].to(head.dtype) @ head.T).float()
-            wanted = (teacher[part].to(head.dtype) @ head.T).float()
-            # amax is vectorised on CPUs, argmax is not; ties share the extra mass.
-            best = (wanted == wanted.amax(-1, keepdim=True)).float()
-            top = logits == logits.amax(-1, keepdim=True)
-            agreed[part] = (top & (best > 0)).any(-1)
-            law = wanted.softmax(-1)
-            kept = _top_part(law, options) if options.top else None
-            law.mul_(options.law * (1.0 - options.argmax_share))
-            law.addcmul_(best, options.law * options.argmax_share / best.sum(-1, keepdim=True))
-            if kept is not None:
-                law.add_(kept, alpha=options.top)
-            log_law = logits.log_softmax(-1)
-            weight = weights[part, None]
-            loss += -(weight[:, 0] * torch.einsum("nv,nv->n", law, log_law)).sum()
-            mass = law.sum(-1, keepdim=True)
-            error = log_law.exp_().mul_(mass).sub_(law).mul_(weight)
-            gradient[part] = error.to(head.dtype) @ head
+            part = slice(start, min(start + _CHUNK, len(x)))
+            own, true, weight = (_whole(value[part]) for value in (x, teacher, weights))
+            logits, wanted = own.to(head.dtype) @ head.T, true.to(head.dtype) @ head.T
+            shares = options.law * (1.0 - options.argmax_share), options.law * options.argmax_share
+            each, error, same = law_error(logits, wanted, weight, *shares)
+            if options.top:
+                more, top_error = _top_error(logits, wanted, weight, options)
+                each, error = each + more, error + top_error
+            count = part.stop - part.start
+            loss += each.sum()
+            gradient[part] = (error @ head)[:count]
+            agreed[part] = same[:count]
         ctx.save_for_backward(gradient)
         ctx.mark_non_differentiable(agreed)
         return loss, agreed
@@ -113,12 +110,24 @@ class _Distill(torch.autograd.Function):
         return gradient * outputs[0], None, None, None, None
 
 
-def _top_part(law: Tensor, options: LossOptions) -> Tensor:
-    """`law` where it is among the `top_k` largest of its row, 0 elsewhere."""
-    if options.top_k >= law.shape[-1]:
-        return law.clone()
-    least = law.topk(options.top_k, dim=-1).values[:, -1:]
-    return law * (law >= least)
+def _top_error(logits: Tensor, wanted: Tensor, weight: Tensor, options: LossOptions) -> tuple[Tensor, Tensor]:
+    """Weighted cross entropy over the teacher's best tokens [n], and its gradient by the logits [n, v]."""
+    law = wanted.float().softmax(-1)
+    if options.top_k < law.shape[-1]:
+        law = law * (law >= law.topk(options.top_k, dim=-1).values[:, -1:])
+    log_law = logits.float().log_softmax(-1)
+    scale = options.top * weight
+    error = (log_law.exp() * law.sum(-1, keepdim=True) - law) * scale[:, None]
+    return -(law * log_law).sum(-1) * scale, error.to(logits.dtype)
+
+
+def _whole(part: Tensor) -> Tensor:
+    """Filled up with zeros to a whole chunk where a loss is long enough: new shapes are dear, see `kinds.fast`."""
+    if len(part) % _STEP == 0:
+        return part
+    out = part.new_zeros(-(-len(part) // _STEP) * _STEP, *part.shape[1:])
+    out[: len(part)] = part
+    return out
 
 
 def distill(
