@@ -12,6 +12,7 @@ import torch
 from outrider.cloud.kinds.registry import find_kind
 from outrider.cloud.kinds.target import TargetWeights
 from outrider.cloud.kinds.weights import load_drafter, save_drafter
+from outrider.cloud.medusa.drafter import MedusaDrafter
 from outrider.cloud.medusa.kind import KIND
 from outrider.cloud.medusa.settings import MedusaSettings
 from outrider.cloud.train.losses import LossOptions, Teachers, law_losses
@@ -96,10 +97,10 @@ def test_a_fresh_drafter_drafts_what_the_targets_head_says(tmp_path: Path) -> No
 
     folder = make_target(tmp_path / "target")
     settings = KIND.shape(AutoConfig.from_pretrained(str(folder)), num_medusa_heads=2, num_blocks=3)
-    drafter = KIND.build(settings)
+    drafter = MedusaDrafter(settings)
     KIND.initialise(drafter, TargetWeights(folder), 1)
     states = torch.randn(5, settings.hidden_size)
-    for head in drafter.heads.children():
+    for head in drafter.heads:
         assert torch.equal(head(states), states)
         head(states).square().sum().backward()
     assert all(bool(parameter.grad.any()) for parameter in drafter.parameters() if parameter.grad is not None)
