@@ -16,7 +16,7 @@ from onnx import TensorProto
 
 from outrider.client import bundle as bundle_module
 from outrider.client.bundle import load_bundle
-from outrider.client.drafter import Budget
+from outrider.client.drafter import Budget, Confidence
 from outrider.client.onnxfile import BrokenFile, metadata, refers_outside
 from outrider.cloud.fingerprint import weights_fingerprint
 from outrider.shared.errors import BundleError, ConfigError
@@ -114,6 +114,11 @@ def test_missing_metadata_is_named(bundle_path: Path, tmp_path: Path, name: str)
         ("max_position", "99999999999"),
         ("kappa", "nan"),
         ("kappa", "0"),
+        ("kappa_sampled", "-1"),
+        ("confidence", "0.5"),
+        ("confidence", "[[]]"),
+        ("confidence", "[[NaN]]"),
+        ("confidence_sampled", "[[0.5], [1.5]]"),
         ("training_step", "-1"),
         ("weights", "00"),
         ("vocabulary", "[]"),
@@ -131,6 +136,21 @@ def test_impossible_metadata_is_named(bundle_path: Path, tmp_path: Path, name: s
     """Values that cannot be, or contradict each other, are refused before the graph is opened."""
     with pytest.raises(BundleError, match=r"is not a bundle: outrider\.\w+ cannot be"):
         load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", name, value))
+
+
+def test_confidence_reaches_the_drafter(bundle_path: Path, tmp_path: Path) -> None:
+    """What calibration found is the drafter's; a bundle without it is none the worse."""
+    path = with_entry(bundle_path, tmp_path / "a.onnx", "confidence", "[[0.75, 0.125], [0.5, 0.25]]")
+    path = with_entry(path, tmp_path / "b.onnx", "confidence_sampled", "[[0.5, 0.25]]")
+    path = with_entry(path, tmp_path / "c.onnx", "kappa_sampled", "2.0")
+    bundle = load_bundle(path)
+    assert bundle.drafter().confidence == Confidence(((0.75, 0.125), (0.5, 0.25)), ((0.5, 0.25),))
+    kappa = bundle.layout.kappa
+    assert [bundle.layout.kappa_at(t) for t in (0.0, 0.5, 1.0, 3.0)] == [kappa, (kappa + 2) / 2, 2.0, 2.0]
+    for name in ("confidence", "confidence_sampled", "kappa_sampled"):
+        path = with_entry(path, tmp_path / f"{name}.onnx", name, None)
+    bare = load_bundle(path)
+    assert bare.drafter().confidence == Confidence() and bare.layout.kappa_at(1.0) == kappa
 
 
 def test_planes_must_be_in_order_and_divide(bundle_path: Path, tmp_path: Path) -> None:

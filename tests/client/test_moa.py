@@ -176,7 +176,7 @@ def test_first_token_is_the_shared_coins_choice(temperature: float) -> None:
         if temperature:
             scores = scores / temperature + gumbel(77, length, vocabulary, VOCABULARY)
         assert proposal.draft.ids == (vocabulary[scores.argmax()],)
-        calibrated = scores / 1.3
+        calibrated = scores * (temperature or 1.0) / 1.3
         expected = calibrated.max() - np.log(np.exp(calibrated - calibrated.max()).sum()) - calibrated.max()
         assert proposal.log_probs[0] == pytest.approx(expected, abs=1e-3)
 

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from outrider.client.drafter import Drafter
+from outrider.client.drafter import Confidence, Drafter, Law
+from outrider.client.drafters.eagle2 import make_eagle2
 from outrider.client.drafters.graph import Layout, OnnxGraph
+from outrider.client.drafters.medusa import make_medusa
 from outrider.client.drafters.moa import GraphDrafter
 from outrider.client.onnxfile import BrokenFile, metadata, refers_outside
 from outrider.shared.errors import BundleError, ConfigError
@@ -50,7 +52,9 @@ def _graph_drafter(data: bytes, layout: Layout) -> Drafter:
 
 KINDS: Mapping[str, Kind] = {
     "moa": Kind(_graph_drafter, rows=True),
+    "eagle2": Kind(make_eagle2, rows=True),
     "glide": Kind(_graph_drafter, rows=True),
+    "medusa": Kind(make_medusa, rows=True, own_layers=False),
     "independent": Kind(_graph_drafter, rows=False),
 }
 """Kinds a bundle can be of."""
@@ -80,6 +84,8 @@ class Bundle:
     settings: Mapping[str, Any]
     """The drafter's settings, for people."""
     layout: Layout
+    confidence: Confidence
+    """How often its children are right; not known of early bundles."""
     _contents: _Contents = field(repr=False)
 
     @property
@@ -97,9 +103,11 @@ class Bundle:
         held = self._contents.held
         data = held.pop() if held else self._again()
         try:
-            return KINDS[self.kind].make(data, self.layout)
+            drafter = KINDS[self.kind].make(data, self.layout)
         except ValueError as error:
             raise BundleError(f"{self.path}: {error}") from error
+        drafter.confidence = self.confidence
+        return drafter
 
     def _again(self) -> bytes:
         data = _read(self.path)
@@ -186,6 +194,7 @@ def _bundle(path: Path, data: bytes, found: _Metadata) -> Bundle:
         training_step=found.read("training_step", int, lambda value: value >= 0),
         settings=settings,
         layout=layout,
+        confidence=Confidence(_law(found, "confidence"), _law(found, "confidence_sampled")),
         _contents=_Contents([data]),
     )
 
@@ -219,7 +228,23 @@ def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout
         max_position=found.read("max_position", int, lambda value: 1 <= value <= MAX_POSITION),
         features=optional.get("features", 0),
         row_mask=bool(optional.get("row_mask", tli_layers)),
+        kappa_sampled=found.read("kappa_sampled", float, lambda value: value == 0 or 1e-3 <= value <= 1e3)
+        if found.has("kappa_sampled")
+        else 0.0,
     )
+
+
+def _law(found: _Metadata, name: str) -> Law:
+    """A table by depth and rank; empty in bundles of drafters that were not calibrated."""
+
+    def valid(law: Law) -> bool:
+        rows = all(1 <= len(ranks) <= 16 and all(0.0 <= chance <= 1.0 for chance in ranks) for ranks in law)
+        return rows and len(law) <= 64
+
+    def parse(text: str) -> Law:
+        return tuple(tuple(float(chance) for chance in ranks) for ranks in json.loads(text))
+
+    return found.read(name, parse, valid) if found.has(name) else ()
 
 
 def _planes(found: _Metadata, kind: Kind) -> tuple[RowPlane, ...]:

@@ -32,11 +32,19 @@ class Layout:
     vocabulary: Ints
     """Target id of each draft vocabulary entry."""
     kappa: float
+    """Greedy answers: softmax(logits / kappa) is the probability that a child is the target's token."""
     max_position: int
     features: int = 0
     """Width of the feature a graph takes beside each token and returns for it; 0 = none."""
     row_mask: bool = False
     """Whether some layers read their own keys and values only where there are no rows (input ``tli_mask``)."""
+    kappa_sampled: float = 0.0
+    """As ``kappa``, of sampled answers at temperature 1: softmax((logits + noise) / kappa); 0 = the same."""
+
+    def kappa_at(self, temperature: float) -> float:
+        """By what to divide logits + temperature x noise, so that children's probabilities are true."""
+        warm = self.kappa_sampled or self.kappa
+        return self.kappa + min(max(temperature, 0.0), 1.0) * (warm - self.kappa)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,6 @@ class OnnxGraph:
         self._outputs += [f"new_k.{layer}" for layer in layers] + [f"new_v.{layer}" for layer in layers]
         self._outputs += ["new_features"] if layout.features else []
         self._check()
-        self._inv_kappa = 1.0 / layout.kappa
 
     def _check(self) -> None:
         """Refuse a graph whose inputs or outputs are not those of the format."""
@@ -116,8 +123,16 @@ class OnnxGraph:
         if wrong:
             raise ValueError(f"the bundle's graph differs from its metadata at: {', '.join(wrong)}")
 
+    def _inv_kappa(self, step: Step) -> float:
+        """Scores are logits / T + noise: T / kappa of them is what the calibration speaks of. Greedy: no noise."""
+        if not step.noise.any():
+            return 1.0 / self.layout.kappa
+        temperature = 1.0 / step.inv_temperature
+        return temperature / self.layout.kappa_at(temperature)
+
     def run(self, step: Step) -> Answer:
         """Compute one step."""
+        inv_kappa = self._inv_kappa(step)
         feeds: dict[str, Any] = {
             "ids": step.ids,
             "positions": step.positions,
@@ -125,7 +140,7 @@ class OnnxGraph:
             "select": step.select,
             "noise": step.noise,
             "inv_temperature": np.array([step.inv_temperature], np.float32),
-            "inv_kappa": np.array([self._inv_kappa], np.float32),
+            "inv_kappa": np.array([inv_kappa], np.float32),
             "k": np.array([step.children], np.int64),
         }
         layers = self.layout.own_layers
@@ -141,7 +156,7 @@ class OnnxGraph:
         for plane, rows in enumerate(step.rows):
             feeds[f"rows.{plane}"] = rows
         out = self._session.run(self._outputs, feeds)
-        log_probs = out[0].astype(np.float64) * self._inv_kappa - out[2].astype(np.float64)[:, None]
+        log_probs = out[0].astype(np.float64) * inv_kappa - out[2].astype(np.float64)[:, None]
         keys, values = out[3 : 3 + layers], out[3 + layers : 3 + 2 * layers]
         return Answer(log_probs, out[1], keys, values, out[-1] if self.layout.features else None)
 

@@ -132,21 +132,21 @@ class Pool:
             chance = math.exp(self.nodes[index].total)
             seen += [chance * prices.child(depth, rank) for rank in range(self.shape.children)]
             value = self._value(seen, prices)
-            if taken and value - most <= prices.node:
+            if taken and value - most < prices.node:
                 break
             taken, most = taken + 1, value
         return taken
 
     def _chain_pays(self, seen: list[float], now: float, chance: float, depth: int, prices: Prices) -> bool:
-        """Whether some number of levels, one node expanded in each, brings more than it costs."""
+        """Whether some number of levels, one node expanded in each, brings what it costs."""
         foreseen = list(seen)
         for levels in range(1, self.budget.max_depth - depth + 2):
             at = depth + levels - 1
             foreseen += [chance * prices.child(at, rank) for rank in range(self.shape.children)]
             chance *= prices.child(at)
-            if self._value(foreseen, prices) - now > levels * (prices.level + prices.node):
+            if self._value(foreseen, prices) - now >= levels * (prices.level + prices.node):
                 return True
-            if chance <= prices.level + prices.node:
+            if chance < prices.level + prices.node:
                 return False
         return False
 

@@ -115,7 +115,9 @@ def _metadata(
         "stop_ids": json.dumps(json.loads(artefact)["stop_ids"]),
         "training_step": str(settings.training_step),
         "kappa": repr(settings.kappa),
+        "kappa_sampled": repr(settings.kappa_sampled),
         "confidence": json.dumps(settings.confidence),
+        "confidence_sampled": json.dumps(settings.confidence_sampled),
         "max_position": str(max_position),
         "state": half.fingerprint(),
     }

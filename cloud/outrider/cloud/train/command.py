@@ -20,7 +20,7 @@ from outrider.cloud.moa.config import MoaSettings, settings_for_target
 from outrider.cloud.moa.drafter import MoaDrafter
 from outrider.cloud.moa.init import initialise
 from outrider.cloud.moa.weights import load_drafter, save_drafter
-from outrider.cloud.train.calibrate import fit_kappa
+from outrider.cloud.train.calibrate import calibrate
 from outrider.cloud.train.corpus import Example, hold_out, read_examples
 from outrider.cloud.train.states import StateCache
 from outrider.cloud.train.trainer import Trainer, TrainingPlan
@@ -152,10 +152,11 @@ def _finish(
     if missing := cache.missing(validation):
         cache.fill(missing, target())
     quality = measure(drafter, frozen, cache, examples, validation)
-    kappa = fit_kappa(drafter, frozen, cache, examples, validation)
-    settings: MoaSettings = replace(drafter.settings, kappa=kappa)
+    calibration = calibrate(drafter, frozen, weights.head(), cache, examples, validation)
+    settings: MoaSettings = calibration.apply(drafter.settings)
     save_drafter(drafter, settings, request.out, torch.bfloat16, int8=True)
-    say(f"held-out answers: {quality.line()} kappa={kappa:.2f}; weights in {request.out}")
+    say(calibration.line())
+    say(f"held-out answers: {quality.line()}; weights in {request.out}")
     return quality
 
 
