@@ -116,7 +116,7 @@ def load_half(weights: Path, target: Target) -> ServerHalf:
         if problem := _misfit(drafter.settings, target):
             raise ValueError(problem)
         half: ServerHalf = find_kind(drafter.settings.kind).server_half(drafter)
-        _check_planes(half)
+        check_planes(half)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError("--drafter", f"{weights}: {error}", remedy="or say --drafter none") from error
     return half
@@ -150,7 +150,8 @@ def _misfit(settings: DrafterSettings, target: Target) -> str:
     return ""
 
 
-def _check_planes(half: ServerHalf) -> None:
+def check_planes(half: ServerHalf) -> None:
+    """Raises ValueError for rows that do not fit the wire."""
     widest = max((plane.width for plane in half.planes), default=0)
     if widest > MAX_ROW_WIDTH or len(half.planes) > MAX_PLANES:
         raise ValueError(
@@ -185,10 +186,16 @@ def _drafter_of(bundle: Path, halves: Sequence[ServerHalf], target: Target) -> i
     except Exception as error:  # onnxruntime raises classes of its own without a common base
         raise ConfigError("--bundle", f"{bundle} is not a bundle ({type(error).__name__})") from error
     found = session.get_modelmeta().custom_metadata_map
-    states = [half.fingerprint() for half in halves]
+    # Halves without weights have the same state in every drafter: the settings tell those apart.
+    fitting = [
+        (found.get("outrider.settings") != half.settings.to_json(), index)
+        for index, half in enumerate(halves)
+        if (found.get("outrider.kind"), found.get("outrider.state"))
+        == (half.settings.kind, half.fingerprint())
+    ]
     for which, fits in (
         ("target", found.get("outrider.weights") == target.weights.hex()),
-        ("drafter", found.get("outrider.state") in states),
+        ("drafter", bool(fitting)),
     ):
         if not fits:
             raise ConfigError(
@@ -196,4 +203,4 @@ def _drafter_of(bundle: Path, halves: Sequence[ServerHalf], target: Target) -> i
                 f"{bundle} was made from other {which} weights",
                 remedy="leave --bundle out to have one exported",
             )
-    return states.index(found["outrider.state"])
+    return min(fitting)[1]
