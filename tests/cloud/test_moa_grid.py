@@ -33,6 +33,16 @@ from tests.tiny_drafter import (
 LENGTH, PROMPT = 15, 4
 
 
+def random_ids() -> torch.Tensor:
+    """LENGTH ids, the same in every test."""
+    return torch.randint(64, (LENGTH,), generator=torch.Generator().manual_seed(9))
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Equal to 1e-4 of their spread, at least 1."""
+    torch.testing.assert_close(found, wanted, atol=1e-4 * max(1.0, float(wanted.std())), rtol=1e-4)
+
+
 def with_final(text: Text, final: torch.Tensor | None) -> Text:
     """The text with the target's final states."""
     return Text(text.ids, text.kv, text.first_query, text.rows, final)
@@ -44,7 +54,7 @@ def test_blocks_are_drafting_from_every_start(name: str) -> None:
     settings = tiny_settings(**GRID[name])
     drafter, frozen, merged = trained_and_merged(settings)
     halves: tuple[Half, ...] = (DeviceHalf(drafter, merged), GraphHalf(drafter, merged))
-    kv, ids = random_kv(settings, LENGTH), torch.randint(64, (LENGTH,))
+    kv, ids = random_kv(settings, LENGTH), random_ids()
     final = random_final(settings, LENGTH)
     rows = rows_of(drafter, kv, final=final)
     for depth, offsets in ((1, 1), (4, 4), (LENGTH, 1)):
@@ -61,7 +71,7 @@ def test_blocks_are_drafting_from_every_start(name: str) -> None:
                     device.feed(ids[:begin])
                     device.num_rows = begin
                     drafted = torch.cat([device.feed(ids[i : i + 1]) for i in block])
-                    torch.testing.assert_close(seen, drafted, atol=1e-4, rtol=1e-4)
+                    close(drafted, seen)
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -69,7 +79,7 @@ def test_withheld_rows_are_a_device_without_rows(name: str) -> None:
     """A text without any true rows is finite and equals a device that never got one."""
     settings = tiny_settings(**GRID[name])
     drafter, frozen, merged = trained_and_merged(settings)
-    kv, ids = random_kv(settings, LENGTH), torch.randint(64, (LENGTH,))
+    kv, ids = random_kv(settings, LENGTH), random_ids()
     final = random_final(settings, LENGTH)
     text = Text(ids, kv, 0, torch.zeros(LENGTH, dtype=torch.long), final)
     with torch.no_grad():
@@ -78,7 +88,7 @@ def test_withheld_rows_are_a_device_without_rows(name: str) -> None:
     for half in (DeviceHalf(drafter, merged), GraphHalf(drafter, merged)):
         device = Device(half, rows_of(drafter, kv, final=final), 0)
         fed = torch.cat((device.feed(ids[:6]), device.feed(ids[6:])))
-        torch.testing.assert_close(parallel, fed, atol=1e-4, rtol=1e-4)
+        close(fed, parallel)
 
 
 @pytest.mark.parametrize("name", GRID)
@@ -103,7 +113,7 @@ def test_everything_that_is_trained_learns(name: str) -> None:
     """A loss on the output reaches every parameter, and nothing frozen."""
     settings = tiny_settings(**GRID[name])
     drafter, frozen, _ = trained_and_merged(settings)
-    kv, ids = random_kv(settings, LENGTH), torch.randint(64, (LENGTH,))
+    kv, ids = random_kv(settings, LENGTH), random_ids()
     text = with_final(regular_text(ids, kv, PROMPT, 3, 1), random_final(settings, LENGTH))
     drafter.train().begin_step(0)
     drafter([text], frozen).final.square().sum().backward()
@@ -223,7 +233,7 @@ def test_a_staircase_hides_what_lies_before_the_block() -> None:
     """Under the curriculum, tokens before a query's block change nothing but through rows."""
     settings = tiny_settings(0)
     drafter, frozen = random_drafter(settings)
-    kv, ids = random_kv(settings, LENGTH), torch.randint(64, (LENGTH,))
+    kv, ids = random_kv(settings, LENGTH), random_ids()
     plain = regular_text(ids, kv, PROMPT, 4, 0)
     other = ids.clone()
     other[:12] = (other[:12] + 1) % 64

@@ -21,6 +21,7 @@ from outrider.cloud.kinds.layers import (
     ADAPTED,
     CorrectedLinear,
     DecoderLayer,
+    Linear,
     LowRank,
     attend,
     decoder_layer,
@@ -226,7 +227,7 @@ def _first_names(module: nn.Module, state: dict[str, Any], *rest: Any) -> None:
 
 
 def _like(linear: nn.Linear) -> nn.Linear:
-    return nn.Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
+    return Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
 
 
 def _block(module: nn.Module) -> Block:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outrider.cloud.kinds.layers import DecoderLayer, RmsNorm, rotary_angles, rotate
+from outrider.cloud.kinds.layers import DecoderLayer, Linear, RmsNorm, rotary_angles, rotate
 from outrider.cloud.moa.config import MoaSettings
 
 
@@ -92,11 +92,11 @@ class RowProjection(nn.Module):
         super().__init__()
         width, hidden = settings.row_width, settings.hidden_size
         if settings.has_memory:
-            self.k_proj = nn.Linear(hidden, width, bias=False)
-            self.v_proj = nn.Linear(hidden, width, bias=False)
+            self.k_proj = Linear(hidden, width, bias=False)
+            self.v_proj = Linear(hidden, width, bias=False)
         if direct_layer >= 0:
-            self.direct_k = nn.Linear(settings.kv_width, width, bias=False)
-            self.direct_v = nn.Linear(settings.kv_width, width, bias=False)
+            self.direct_k = Linear(settings.kv_width, width, bias=False)
+            self.direct_v = Linear(settings.kv_width, width, bias=False)
 
     def forward(self, memory: Tensor | None, direct: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
         """Keys (not rotated) and values [n, row_width] of memory [n, hidden] and direct [n, kv_width] each."""
@@ -123,10 +123,10 @@ class MemoryProjection(nn.Module):
         self.lsa: LayerSelfAttention | LayerMean | None = None
         if settings.memory != "none":
             self.lsa = (LayerSelfAttention if settings.memory == "lsa" else LayerMean)(settings)
-            self.to_hidden = nn.Linear(2 * settings.kv_width, hidden)
+            self.to_hidden = Linear(2 * settings.kv_width, hidden)
         if settings.feed_final:
             self.final_norm = RmsNorm(hidden, settings.rms_norm_eps)
-            self.from_final = nn.Linear(hidden, hidden, bias=False)
+            self.from_final = Linear(hidden, hidden, bias=False)
         if settings.has_memory:
             self.norm = RmsNorm(hidden, settings.rms_norm_eps)
         self.projections = nn.ModuleList(RowProjection(settings, layer) for layer in settings.direct_layers)
