@@ -12,11 +12,22 @@ from numpy.typing import NDArray
 from outrider.client.drafter import Budget, Proposal
 from outrider.client.drafters.graph import Layout, OnnxGraph
 from outrider.client.drafters.moa import GraphDrafter
+from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
 from outrider.cloud.moa.graph import build_graph
+from outrider.cloud.moa.server_half import row_planes
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
-from tests.tiny_drafter import VOCABULARY, Device, random_drafter, random_kv, rows_of, tiny_settings
+from tests.tiny_drafter import (
+    GRID,
+    VOCABULARY,
+    Device,
+    random_drafter,
+    random_kv,
+    rows_of,
+    tiny_settings,
+    trained_and_merged,
+)
 
 LENGTH = 24
 MAX_POSITION = 640
@@ -26,18 +37,29 @@ IDS = np.random.default_rng(3).integers(0, VOCABULARY, 1024).tolist()
 Planes = tuple[NDArray[np.float32], ...]
 
 
+Case = int | str
+"""Target layers on the device, or a name of `GRID`."""
+CASES: tuple[Case, ...] = (0, 2, "blocks", "blocks_full")
+
+
+def case_settings(case: Case) -> MoaSettings:
+    """The settings of a case."""
+    return tiny_settings(**GRID[case]) if isinstance(case, str) else tiny_settings(case)
+
+
 @cache
-def graph(num_tli: int) -> OnnxGraph:
+def graph(case: Case) -> OnnxGraph:
     """The float32 graph of the random drafter."""
-    settings = tiny_settings(num_tli)
-    model = build_graph(*random_drafter(settings), MAX_POSITION, {}, int8=False)
+    settings = case_settings(case)
+    drafter, _, merged = trained_and_merged(settings)
+    model = build_graph(drafter, merged, MAX_POSITION, {}, int8=False)
     layout = Layout(
         kind="moa",
         own_layers=settings.own_layers,
         own_width=settings.kv_width,
-        tli_layers=num_tli,
-        row_mask=num_tli > 0,
-        row_widths=(2 * settings.kv_width,) * (1 + num_tli),
+        tli_layers=settings.num_tli_layers,
+        row_mask=settings.num_tli_layers > 0 or len(settings.sa_layers) > 1,
+        row_widths=tuple(plane.width for plane in row_planes(settings)),
         vocabulary=np.array(settings.draft_vocabulary, np.int64),
         kappa=1.3,
         max_position=MAX_POSITION,
@@ -46,9 +68,9 @@ def graph(num_tli: int) -> OnnxGraph:
 
 
 @cache
-def planes(num_tli: int, length: int = LENGTH) -> Planes:
+def planes(case: Case, length: int = LENGTH) -> Planes:
     """State rows of positions 0 … length-1."""
-    settings = tiny_settings(num_tli)
+    settings = case_settings(case)
     drafter, _ = random_drafter(settings)
     with torch.no_grad():
         rows = rows_of(drafter, random_kv(settings, length))
@@ -61,10 +83,10 @@ def give(drafter: GraphDrafter, rows: Planes, start: int, stop: int) -> None:
         drafter.add_rows(plane, start, values[start:stop])
 
 
-def fresh(num_tli: int, ids: list[int], rows: int) -> GraphDrafter:
+def fresh(case: Case, ids: list[int], rows: int) -> GraphDrafter:
     """A drafter that has ``ids`` and the rows of the first ``rows`` positions, and no past."""
-    drafter = GraphDrafter(graph(num_tli))
-    give(drafter, planes(num_tli), 0, rows)
+    drafter = GraphDrafter(graph(case))
+    give(drafter, planes(case), 0, rows)
     drafter.begin(ids)
     return drafter
 
@@ -76,59 +98,59 @@ def same(one: Proposal, other: Proposal) -> None:
     np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
-@pytest.mark.parametrize("num_tli", [0, 2])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("budget", [CHAIN, TREE])
-def test_accepted_drafts_are_not_computed_again_and_nothing_changes(num_tli: int, budget: Budget) -> None:
+def test_accepted_drafts_are_not_computed_again_and_nothing_changes(case: Case, budget: Budget) -> None:
     """After rounds that accept part of a draft, proposals equal those of a drafter that begins with the same ids."""
-    drafter = fresh(num_tli, IDS[:5], 4)
+    drafter = fresh(case, IDS[:5], 4)
     while drafter.length < LENGTH - 7:
         proposal = drafter.propose(budget)
         taken = proposal.best_ids[: 1 + drafter.length % 4]
         before, base = drafter.counters.reused, drafter.length
         drafter.accept(taken)
         drafter.accept([IDS[drafter.length]])
-        give(drafter, planes(num_tli), base - 1, drafter.length - 1)
+        give(drafter, planes(case), base - 1, drafter.length - 1)
         assert drafter.counters.reused - before >= min(len(taken), len(proposal.best_ids) - 1)
-        same(drafter.propose(budget), fresh(num_tli, drafter.ids, drafter.length - 1).propose(budget))
+        same(drafter.propose(budget), fresh(case, drafter.ids, drafter.length - 1).propose(budget))
 
 
-@pytest.mark.parametrize("num_tli", [0, 2])
-def test_a_branch_off_the_best_path_is_kept_too(num_tli: int) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_a_branch_off_the_best_path_is_kept_too(case: Case) -> None:
     """Accepting the path to any node of a tree leaves the drafter as if these tokens had come by themselves."""
     for node in range(TREE.max_nodes):
-        drafter = fresh(num_tli, IDS[:10], 9)
+        drafter = fresh(case, IDS[:10], 9)
         draft = drafter.propose(TREE).draft
         path = [draft.ids[n] for n in draft.path_to(node)]
         drafter.accept(path)
-        other = fresh(num_tli, IDS[:10], 9)
+        other = fresh(case, IDS[:10], 9)
         other.accept(path)
         same(drafter.propose(CHAIN), other.propose(CHAIN))
 
 
-@pytest.mark.parametrize("num_tli", [0, 2])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("rows", [0, 9])
-def test_a_tree_node_scores_as_a_chain_on_its_path(num_tli: int, rows: int) -> None:
+def test_a_tree_node_scores_as_a_chain_on_its_path(case: Case, rows: int) -> None:
     """Every node's log-probability is the one a drafter gives that stands at the node's parent."""
-    proposal = fresh(num_tli, IDS[:10], rows).propose(TREE)
+    proposal = fresh(case, IDS[:10], rows).propose(TREE)
     draft = proposal.draft
     assert not draft.is_chain
     for node, log_prob in enumerate(proposal.log_probs):
-        drafter = fresh(num_tli, IDS[:10], rows)
+        drafter = fresh(case, IDS[:10], rows)
         drafter.accept([draft.ids[n] for n in draft.path_to(node)[:-1]])
         children = drafter.propose(Budget(12, 1, tree=True))
         found = dict(zip(children.draft.ids, children.log_probs, strict=True))
         assert found[draft.ids[node]] == pytest.approx(log_prob, abs=1e-4)
 
 
-@pytest.mark.parametrize("num_tli", [0, 2])
-def test_rollback_forgets(num_tli: int) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_rollback_forgets(case: Case) -> None:
     """Cut to any length, with rows and a proposal beyond it, a drafter equals one that never went further."""
     for length in range(1, 12):
-        drafter = fresh(num_tli, IDS[:LENGTH], LENGTH - 1)
+        drafter = fresh(case, IDS[:LENGTH], LENGTH - 1)
         drafter.propose(TREE)
         drafter.rollback(length)
         assert drafter.length == length
-        same(drafter.propose(TREE), fresh(num_tli, IDS[:length], length - 1).propose(TREE))
+        same(drafter.propose(TREE), fresh(case, IDS[:length], length - 1).propose(TREE))
 
 
 def test_begin_keeps_the_common_prefix() -> None:
@@ -140,19 +162,19 @@ def test_begin_keeps_the_common_prefix() -> None:
     same(drafter.propose(CHAIN), fresh(0, [*IDS[:15], *IDS[50:55]], 12).propose(CHAIN))
 
 
-@pytest.mark.parametrize("num_tli", [0, 2])
-def test_rows_may_come_in_any_order_or_never(num_tli: int) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_rows_may_come_in_any_order_or_never(case: Case) -> None:
     """Rows plane by plane, newest first, twice or late: the same draft; a position short of one plane has no row."""
-    drafter = GraphDrafter(graph(num_tli))
+    drafter = GraphDrafter(graph(case))
     drafter.begin(IDS[:10])
     assert drafter.propose(CHAIN).draft.ids
-    rows = planes(num_tli)
+    rows = planes(case)
     for plane in reversed(range(len(rows))):
         for start in (6, 2, 0, 4, 2):
             drafter.add_rows(plane, start, rows[plane][start : start + 2])
         if plane:
             drafter.add_rows(plane, 8, rows[plane][8:9])
-    same(drafter.propose(TREE), fresh(num_tli, IDS[:10], 8).propose(TREE))
+    same(drafter.propose(TREE), fresh(case, IDS[:10], 8).propose(TREE))
 
 
 def test_rows_change_the_draft() -> None:
