@@ -30,14 +30,16 @@ from outrider.cloud.evaluate.figures import difference
 from outrider.cloud.evaluate.prompts import read_sets
 from outrider.cloud.evaluate.texts import TextStore, default_folder
 from outrider.cloud.export.bundle import export_bundle
-from outrider.cloud.kinds.settings import WEIGHTS_FILE
+from outrider.cloud.kinds.registry import find_kind
+from outrider.cloud.kinds.settings import WEIGHTS_FILE, parse_overrides
+from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.target import load_target
 from outrider.shared.tokenizer import Tokenizer
 
 RESULTS = Path(__file__).with_name("results") / "ablations.json"
 BASE = "base"
 MEASURES = ("tau_chain6", "tau_tree24", "standalone_20")
-EVERY_THIRD = "lsa_layers=2,5,8,11,14,17,20,23,26,29"
+EVERY_THIRD = ("--set", "lsa_layers=2,5,8,11,14,17,20,23,26,29")
 
 Row = dict[str, Any]
 
@@ -48,12 +50,17 @@ class Variant:
 
     name: str
     shows: str
-    settings: tuple[str, ...] = ()
-    """``name=value`` words of `outrider-cloud train moa --set`."""
+    words: tuple[str, ...] = ()
+    """Options of `outrider-cloud train moa`."""
     vocabulary: int | None = None
     """Draft ids the base's weights are exported with; the head is frozen, so nothing is trained."""
     float32: bool = False
     """Export the base's weights without quantising them."""
+
+    @property
+    def settings(self) -> list[str]:
+        """The ``name=value`` words among them that are the drafter's settings."""
+        return [word for option, word in zip(self.words, self.words[1:], strict=False) if option == "--set"]
 
     @property
     def trained(self) -> bool:
@@ -63,30 +70,34 @@ class Variant:
 
 VARIANTS = (
     Variant(name=BASE, shows="the default: N = 3, one block, LSA over three layers, mixed hidden spans"),
-    Variant(name="no-lsa", shows="rows from one layer's K/V alone", settings=("memory=none",)),
-    Variant(name="lsa-third", shows="LSA over every third layer", settings=(EVERY_THIRD,)),
+    Variant(name="no-lsa", shows="rows from one layer's K/V alone", words=("--set", "memory=none")),
+    Variant(name="lsa-third", shows="LSA over every third layer", words=EVERY_THIRD),
     Variant(
         name="layer-weights",
         shows="a learned mean of every third layer instead of LSA",
-        settings=("memory=weights", EVERY_THIRD),
+        words=("--set", "memory=weights", *EVERY_THIRD),
     ),
     Variant(
         name="no-hidden-spans",
         shows="every token sees rows up to its own, as EAGLE trains",
-        settings=("long_share=0", "whole_share=0", "withheld_share=0", "short=1,1"),
+        words=("--spans", "eagle"),
     ),
-    Variant(name="n0", shows="no target layer on the device", settings=("num_tli_layers=0",)),
-    Variant(name="n1", shows="one target layer on the device", settings=("num_tli_layers=1",)),
-    Variant(name="two-blocks", shows="a second SA + CA pair", settings=("later_sa_layers=2",)),
-    Variant(name="no-whole-answers", shows="no answer hidden as a whole", settings=("whole_share=0",)),
-    Variant(name="no-features", shows="the law alone", settings=("feature_weight=0",)),
+    Variant(name="n0", shows="no target layer on the device", words=("--set", "num_tli_layers=0")),
+    Variant(name="n1", shows="one target layer on the device", words=("--set", "num_tli_layers=1")),
+    Variant(name="two-blocks", shows="a second SA + CA pair", words=("--set", "later_sa_layers=2")),
+    Variant(name="no-whole-answers", shows="no answer hidden as a whole", words=("--spans", "no-whole")),
+    Variant(name="no-features", shows="the law alone", words=("--loss", "features=off")),
     Variant(
         name="features-throughout",
         shows="the feature loss at full weight to the end (the base anneals it)",
-        settings=("feature_final=1",),
+        words=("--loss", "features=on"),
     ),
-    Variant(name="staircase", shows="hidden spans of growing depth", settings=("staircase=true",)),
-    Variant(name="ca-one-head", shows="one K/V head in cross-attention", settings=("ca_kv_heads=1",)),
+    Variant(
+        name="staircase",
+        shows="own attention ends at block begins in ever fewer texts of the first half",
+        words=("--staircase",),
+    ),
+    Variant(name="ca-one-head", shows="one K/V head in cross-attention", words=("--set", "ca_kv_heads=1")),
     Variant(name="float32", shows="the base's weights, not quantised", float32=True),
     Variant(name="vocabulary-4k", shows="the base's weights, 4,096 draft ids", vocabulary=4096),
     Variant(name="vocabulary-8k", shows="the base's weights, 8,192 draft ids", vocabulary=8192),
@@ -99,9 +110,19 @@ VARIANTS = (
 def train_command(variant: Variant, folder: Path, minutes: float, rest: Sequence[str]) -> list[str]:
     """The command line that trains a variant into ``folder``."""
     words = ["--out", str(folder / "weights"), "--work", str(folder / "run"), "--minutes", f"{minutes:g}"]
-    for setting in variant.settings:
-        words += ["--set", setting]
-    return [sys.executable, "-m", "outrider.cloud.cli", "train", "moa", *rest, *words]
+    return [sys.executable, "-m", "outrider.cloud.cli", "train", "moa", *rest, *words, *variant.words]
+
+
+def shared_cache(config: Any, folder: Path) -> list[str]:
+    """Options of one cache of target states that serves every variant."""
+    layers: set[int] = set()
+    streams: set[int] = set()
+    for variant in VARIANTS:
+        settings = find_kind("moa").settings_for(config, **parse_overrides(MoaSettings, variant.settings))
+        layers |= set(settings.needed_layers)
+        streams |= set() if settings.stream_layer is None else {settings.stream_layer}
+    layer_words, stream_words = (",".join(map(str, sorted(found))) for found in (layers, streams))
+    return ["--cache", str(folder), "--cache-layers", layer_words, "--cache-streams", stream_words]
 
 
 def digest_of(*parts: Any) -> str:
@@ -152,13 +173,13 @@ class Ablations:
     def _variant(self, variant: Variant) -> None:
         texts = [question.text.path.stem for question in self.asked]
         measured = digest_of(texts, evaluation.settings(self.plan, self.target.name, self.target.dtype))
-        made = (variant.settings, variant.vocabulary, variant.float32)
+        made = (variant.words, variant.vocabulary, variant.float32)
         key = digest_of(made, self.options.minutes, self.options.rest, measured)
         if any(row["key"] == key and row["variant"] == variant.name for row in self.rows):
             say(f"{variant.name}: kept")
             return
         say(f"{variant.name}: {variant.shows}")
-        row = {"variant": variant.name, "shows": variant.shows, "set": list(variant.settings)}
+        row = {"variant": variant.name, "shows": variant.shows, "options": list(variant.words)}
         row |= {"key": key, "settings_key": measured}
         row |= {"minutes": self.options.minutes, "train": self.options.rest, **self._measure(variant)}
         self.rows = [one for one in self.rows if one["variant"] != variant.name] + [row]
@@ -188,10 +209,13 @@ class Ablations:
 
     def _trained(self, variant: Variant) -> Path:
         """Folder of a variant's weights, trained if they are not there."""
-        made = digest_of(variant.settings, self.options.minutes, self.options.rest)
+        made = digest_of(variant.words, self.options.minutes, self.options.rest)
         folder: Path = self.options.work / f"{variant.name}-{made[:8]}"
         if not (folder / "weights" / WEIGHTS_FILE).is_file():
-            command = train_command(variant, folder, self.options.minutes, self.options.rest)
+            rest: list[str] = self.options.rest
+            if "--cache" not in rest:
+                rest = rest + shared_cache(self.target.model.config, self.options.work / "states")
+            command = train_command(variant, folder, self.options.minutes, rest)
             say(" ".join(command))
             done = subprocess.run(command, stdout=sys.stderr, check=False)
             if done.returncode:

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import json
 import shutil
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ import pytest
 
 from outrider.cloud.kinds.settings import parse_overrides
 from outrider.cloud.moa.config import MoaSettings
+from outrider.cloud.train.blocks import SPANS
+from outrider.cloud.train.plan import TrainingPlan
 from tests.tiny_bundle import make_bundle
 
 
@@ -133,18 +134,33 @@ def test_table_two_measures_trained_and_derived_variants_once(
     assert stripped(out) == rows
 
 
-def test_variants_differ_from_the_base_in_settings_that_exist() -> None:
-    """Names are distinct, values fit their fields, and the command line carries them."""
+def test_variants_are_command_lines_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are distinct, every option is one of `train`, every value fits the field it sets."""
     ablations: Any = importlib.import_module("ablations")
     names = [variant.name for variant in ablations.VARIANTS]
     assert len(set(names)) == len(names) and names[0] == "base"
-    known = {field.name for field in fields(MoaSettings)}
     for variant in ablations.VARIANTS:
-        for word in variant.settings:
-            if word.partition("=")[0] in known:
-                parse_overrides(MoaSettings, [word])
+        words = list(variant.words)
+        while words:
+            option = words.pop(0)
+            if option == "--set":
+                assert len(parse_overrides(MoaSettings, [words.pop(0)])) == 1
+            elif option == "--loss":
+                assert len(parse_overrides(TrainingPlan, [words.pop(0)])) == 1
+            elif option == "--spans":
+                assert words.pop(0) in SPANS
+            else:
+                assert option == "--staircase"
         command = ablations.train_command(variant, Path("x"), 10.0, ["corpus"])
-        assert command[3:6] == ["train", "moa", "corpus"]
-        assert [command[place + 1] for place, word in enumerate(command) if word == "--set"] == list(
-            variant.settings
-        )
+        assert command[3:6] == ["train", "moa", "corpus"] and command[-len(variant.words) - 1 :][0] == "10"
+
+
+def test_one_cache_of_states_serves_all_variants() -> None:
+    """For a target of 30 layers it has every third layer, each variant's own, and the streams of N = 1 and 3."""
+    from transformers import LlamaConfig
+
+    ablations: Any = importlib.import_module("ablations")
+    config = LlamaConfig(num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3, hidden_size=576)
+    words = ablations.shared_cache(config, Path("states"))
+    assert words[:3] == ["--cache", "states", "--cache-layers"] and words[4:] == ["--cache-streams", "27,29"]
+    assert {2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 27, 28} <= set(map(int, words[3].split(",")))
