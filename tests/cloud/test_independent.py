@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ LENGTH, PROMPT = 14, 4
 KIND = find_kind("independent")
 
 
-def tiny(**changes: object) -> IndependentSettings:
+def tiny(**changes: Any) -> IndependentSettings:
     """Three layers."""
     return IndependentSettings(**{**SHAPE, "num_layers": 3, "init_layers": (0, 2, 5), **changes})
 
@@ -205,7 +206,7 @@ def parameters(name: str) -> int:
 @pytest.mark.parametrize(
     "change", [{"num_layers": 0}, {"mlp_size": -1}, {"init_layers": (0, 6, 1)}, {"init_layers": (0,)}]
 )
-def test_impossible_settings_are_named(change: dict[str, object]) -> None:
+def test_impossible_settings_are_named(change: dict[str, Any]) -> None:
     """Settings that cannot be are refused with the field's name."""
     with pytest.raises(ValueError, match=next(iter(change))):
         tiny(**change)
