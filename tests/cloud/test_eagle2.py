@@ -68,6 +68,7 @@ def test_queries_may_begin_inside_a_block_and_texts_do_not_touch_each_other() ->
     """Queries that start later are the same queries, and a batch of ragged texts gives what each gives alone."""
     drafter, frozen = random_eagle2(eagle2_settings())
     texts = [feature_text(IDS[:n], random_features(n, n), [3, 7], 5) for n in (9, 12, 11)]
+    texts.append(feature_text(IDS[:6], random_features(6), [0]))
     whole = feature_text(IDS, random_features(12, 12), [3, 7])
     with torch.no_grad():
         together = drafter(texts, frozen).final

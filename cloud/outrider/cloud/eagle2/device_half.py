@@ -65,7 +65,7 @@ class DeviceHalf:
         heads = (s.num_kv_heads, s.head_dim)
         pairs = zip(step.own_k, step.own_v, strict=True)
         past = [(k.unflatten(-1, heads), v.unflatten(-1, heads)) for k, v in pairs]
-        features, fresh = drafter.run(x, step.positions, [len(x)], past, [step.own_mask])
+        features, fresh = drafter.run(x, step.positions, [len(x)], [past], [step.own_mask])
         logits = self._frozen.head(features[step.select])
         new_k, new_v = ([part[i].flatten(1) for part in fresh] for i in (0, 1))
         return DeviceOutput(logits, features, new_k, new_v)

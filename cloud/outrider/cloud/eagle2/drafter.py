@@ -56,9 +56,29 @@ class Eagle2Drafter(TrainableDrafter):
     def forward(self, texts: Sequence[Text], frozen: FrozenTarget) -> DrafterOutput:
         """All queries under their inference condition: own features are fed back within a block, depth by depth.
 
-        Work grows with the longest block: as many passes as it has positions, each over all blocks of a text.
+        As many passes as the longest block has positions, each over all blocks of all texts.
         """
-        return DrafterOutput(torch.cat([self._unrolled(text, frozen) for text in texts]))
+        courses = [_Course(text) for text in texts]
+        # 1. One causal pass over everything that has a true feature before it.
+        lengths = [course.last + 1 for course in courses]
+        ids = torch.cat([c.text.ids[:length] for c, length in zip(courses, lengths, strict=True)])
+        before = torch.cat([self._known(course) for course in courses])
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        x, fresh = self.run(self.join(ids, before, frozen), positions, lengths, None, [None] * len(texts))
+        for course, features, own in zip(courses, x.split(lengths), _cut(fresh, lengths), strict=True):
+            course.begin(features, own)
+        # 2. Depth by depth, all blocks that are long enough at once.
+        depth = 1
+        while active := [course for course in courses if course.deepen(depth)]:
+            lengths = [len(course.places[-1]) for course in active]
+            ids = torch.cat([course.text.ids[course.places[-1]] for course in active])
+            x = self.join(ids, torch.cat([course.features for course in active]), frozen)
+            positions = torch.cat([course.places[-1] for course in active])
+            x, fresh = self.run(x, positions, lengths, [c.own for c in active], [c.mask() for c in active])
+            for course, features, own in zip(active, x.split(lengths), _cut(fresh, lengths), strict=True):
+                course.advance(features, own)
+            depth += 1
+        return DrafterOutput(torch.cat([course.result() for course in courses]))
 
     def training_loss(
         self, texts: Sequence[Text], teachers: Teachers, frozen: FrozenTarget, options: LossOptions
@@ -93,13 +113,13 @@ class Eagle2Drafter(TrainableDrafter):
         x: Tensor,
         positions: Tensor,
         lengths: Sequence[int],
-        past: Sequence[KeyValue] | None,
+        pasts: Sequence[Sequence[KeyValue]] | None,
         masks: Sequence[Tensor | None],
     ) -> tuple[Tensor, list[KeyValue]]:
         """Decoder layers and norm over new tokens [n, hidden]; also the new keys and values per layer.
 
-        `lengths` cuts the tokens into texts that do not see each other, `masks` [new, past + new] says what
-        is seen in each (None: causal). A `past`, per layer, belongs to a single text.
+        `lengths` cuts the tokens into texts that do not see each other; `masks` [new, past + new] says what is
+        seen in each (None: causal), `pasts` per text and layer what came before (None: nothing).
         """
         s, fresh = self.settings, []
         cos, sin = rotary_angles(positions, s.head_dim, s.rope_theta)
@@ -107,13 +127,12 @@ class Eagle2Drafter(TrainableDrafter):
             normed = layer.input_layernorm(x)
             q, (k, v) = layer.query(normed, cos, sin), layer.key_value(normed, cos, sin)
             fresh.append((k, v))
-            if past is not None:
-                k, v = torch.cat((past[index][0], k)), torch.cat((past[index][1], v))
-                attended = attend(q, k, v, masks[0])
-            else:
-                pieces = zip(q.split(lengths), k.split(lengths), v.split(lengths), masks, strict=True)
-                attended = torch.cat([attend(*piece) for piece in pieces])
-            x = layer.finish(x, attended)
+            keys, values = k.split(lengths), v.split(lengths)
+            if pasts is not None:
+                keys = [torch.cat((past[index][0], new)) for past, new in zip(pasts, keys, strict=True)]
+                values = [torch.cat((past[index][1], new)) for past, new in zip(pasts, values, strict=True)]
+            pieces = zip(q.split(lengths), keys, values, masks, strict=True)
+            x = layer.finish(x, torch.cat([attend(*piece) for piece in pieces]))
         return self.norm(x), fresh
 
     # ------------------------------------------------------------------------------------------- features
@@ -133,43 +152,69 @@ class Eagle2Drafter(TrainableDrafter):
         noise = torch.rand(features.shape, generator=generator).mul_(2.0).sub_(1.0)
         return features + noise * (scale * size)
 
-    def _unrolled(self, text: Text, frozen: FrozenTarget) -> Tensor:
-        """Features of all queries of a text; see `forward`."""
-        begins = text.rows.unique_consecutive()
-        ends = torch.cat((begins[1:], torch.tensor([len(text.ids)])))
-        last = int(begins[-1])
-        # 1. One causal pass over everything that has a true feature before it.
-        known = self.start if last == 0 else torch.cat((self.start, _final(text)[:last].float()))
-        x = self.join(text.ids[: last + 1], known, frozen)
-        x, true = self.run(x, torch.arange(last + 1), [last + 1], None, [None])
-        features, own, owner = x[begins], true, torch.full((last + 1,), -1)
-        found, places = [features], [begins]
-        # 2. Depth by depth, all blocks that are long enough at once.
-        blocks = torch.arange(len(begins))
-        for depth in range(1, int((ends - begins).max())):
-            alive = (ends - begins)[blocks] > depth
-            blocks, features = blocks[alive], features[alive]
-            positions = begins[blocks] + depth
-            mask = _block_mask(begins[blocks], blocks, owner, last + 1)
-            x = self.join(text.ids[positions], features, frozen)
-            features, fresh = self.run(x, positions, [len(blocks)], own, [mask])
-            own = [
-                (torch.cat((k, new_k)), torch.cat((v, new_v)))
-                for (k, v), (new_k, new_v) in zip(own, fresh, strict=True)
-            ]
-            owner = torch.cat((owner, blocks))
-            found.append(features)
-            places.append(positions)
-        place = torch.cat(places)
-        wanted = place >= text.first_query
-        return torch.cat(found)[wanted][place[wanted].argsort()]
+    def _known(self, course: _Course) -> Tensor:
+        """The true feature before every token up to the last block's begin, [last + 1, hidden]."""
+        if course.last == 0:
+            return self.start
+        return torch.cat((self.start, _final(course.text)[: course.last].float()))
 
 
-def _block_mask(begins: Tensor, blocks: Tensor, owner: Tensor, count: int) -> Tensor:
-    """What the newest query of each block sees: true positions up to its begin, its own block, itself."""
-    true = torch.arange(count)[None, :] <= begins[:, None]
-    own = owner[None, count:] == blocks[:, None]
-    return torch.cat((true, own, torch.eye(len(blocks), dtype=torch.bool)), dim=1)
+class _Course:
+    """How far the blocks of one text have been unrolled."""
+
+    def __init__(self, text: Text):
+        self.text = text
+        self._begins = text.rows.unique_consecutive()
+        ends = torch.cat((self._begins[1:], torch.tensor([len(text.ids)])))
+        self._lengths = ends - self._begins
+        self.last = int(self._begins[-1])
+        """Begin of the last block: up to there features are true."""
+        self._blocks = torch.arange(len(self._begins))
+        self._owner = torch.empty(0, dtype=torch.long)
+        """Block of each own key beyond the true ones."""
+        self.places = [self._begins]
+        """Positions found at each depth."""
+        self._found: list[Tensor] = []
+
+    def begin(self, features: Tensor, own: list[KeyValue]) -> None:
+        """Depth 0 comes from the pass over true features [last + 1, hidden]."""
+        self.own = own
+        self.features = features[self._begins]
+        self._found.append(self.features)
+
+    def deepen(self, depth: int) -> bool:
+        """Go on with the blocks that reach this depth; False if none does."""
+        alive = self._lengths[self._blocks] > depth
+        self._blocks, self.features = self._blocks[alive], self.features[alive]
+        if len(self._blocks):
+            self.places.append(self._begins[self._blocks] + depth)
+        return len(self._blocks) > 0
+
+    def mask(self) -> Tensor:
+        """What the newest query of each block sees: true positions up to its begin, its own block, itself."""
+        true = torch.arange(self.last + 1)[None, :] <= self._begins[self._blocks][:, None]
+        own = self._owner[None, :] == self._blocks[:, None]
+        return torch.cat((true, own, torch.eye(len(self._blocks), dtype=torch.bool)), dim=1)
+
+    def advance(self, features: Tensor, own: list[KeyValue]) -> None:
+        """Take what the pass at the newest depth gave, one position a block."""
+        pairs = zip(self.own, own, strict=True)
+        self.own = [(torch.cat((k, new_k)), torch.cat((v, new_v))) for (k, v), (new_k, new_v) in pairs]
+        self._owner = torch.cat((self._owner, self._blocks))
+        self.features = features
+        self._found.append(features)
+
+    def result(self) -> Tensor:
+        """Features of all queries, by position."""
+        place = torch.cat(self.places)
+        wanted = place >= self.text.first_query
+        return torch.cat(self._found)[wanted][place[wanted].argsort()]
+
+
+def _cut(fresh: Sequence[KeyValue], lengths: Sequence[int]) -> list[list[KeyValue]]:
+    """Keys and values per layer of several texts, as per text and layer."""
+    parts = [list(zip(k.split(lengths), v.split(lengths), strict=True)) for k, v in fresh]
+    return [list(layers) for layers in zip(*parts, strict=True)]
 
 
 def _final(text: Text) -> Tensor:
