@@ -216,6 +216,19 @@ def test_exit_codes(world: World, tmp_path: Path, arguments: tuple[str, ...], co
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
+def test_the_drafter_can_be_named(world: World, tmp_path: Path) -> None:
+    """A kind on offer and copying give the same text; any other kind ends with 78 and the list of those on offer."""
+    base = world.answer(PROMPT, "--max-tokens", "12")
+    for name in ("auto", "moa", "ngram", "hybrid"):
+        assert world.answer(PROMPT, "--max-tokens", "12", "--drafter", name)["ids"] == base["ids"]
+    command = ("generate", PROMPT, "--server", world.verifier.address, "--drafter", "hydra")
+    done = world.run(*command, OUTRIDER_CACHE=str(tmp_path))
+    assert (done.returncode, done.stdout) == (78, "")
+    assert "'hydra'" in done.stderr and "it offers moa" in done.stderr
+    alone = world.run("generate", PROMPT, "--offline", "always", "--drafter", "eagle2")
+    assert alone.returncode == 78 and "no 'eagle2' bundle" in alone.stderr
+
+
 def test_a_reader_that_has_seen_enough(world: World) -> None:
     """A closed pipe ends the program without a traceback."""
     process = world.start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -75,9 +76,10 @@ def finals(engine: Engine, key: int) -> Tensor:
 
 def plain(folder: Path, ids: tuple[int, ...]) -> Tensor:
     """What the LM head reads of ``ids`` in transformers alone, [len(ids), hidden]."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     with torch.inference_mode():
-        return model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+        states: Tensor = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
+    return states
 
 
 def test_what_is_kept_is_what_the_head_reads(folder: Path, engine: Engine) -> None:
@@ -88,7 +90,8 @@ def test_what_is_kept_is_what_the_head_reads(folder: Path, engine: Engine) -> No
     assert rows is not None and rows.hidden is not None
     engine.keep_path(1, len(TEXT) + 1, rows, Draft.chain((4, 5)), (0, 1))
     assert torch.equal(finals(engine, 1)[-3:], rows.hidden)
-    head = engine.target.model.get_output_embeddings()
+    model: Any = engine.target.model
+    head = model.get_output_embeddings()
     with torch.inference_mode():
         assert (head(finals(engine, 1)[-3:]) - rows.logits).abs().max() < NEAR
 

@@ -34,6 +34,7 @@ from outrider.cloud.serve import Loaded
 from outrider.cloud.table_state import RowSource, Served
 from outrider.cloud.target import load_target
 from outrider.cloud.worker import Worker
+from outrider.netsim.world.toy import PLANE
 from outrider.shared.codec import decode_rows
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import (
@@ -50,7 +51,7 @@ from outrider.shared.frames import (
 from outrider.shared.tokenizer import Tokenizer
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1 import verifier_pb2_grpc
-from tests.cloud.table_bench import PLANE, PRINTS, ROWS, SERVED, Bench, draft, opening, turn
+from tests.cloud.table_bench import PRINTS, ROWS, SERVED, Bench, draft, opening, turn
 from tests.harness import Handle, running_verifier
 from tests.raw_device import RawDevice, channel_to, connected
 from tests.tiny import make_target
