@@ -15,7 +15,8 @@ import typer
 
 from outrider.cloud.evaluate.cli import app as evaluate
 from outrider.cloud.export.cli import export
-from outrider.cloud.train.cli import app as train
+from outrider.cloud.train.cli import train
+from outrider.cloud.train.corpus_cli import corpus, corpus_stats
 from outrider.shared.errors import ConfigError, InvalidField
 from outrider.shared.program import run, version_option
 
@@ -222,7 +223,9 @@ def fetch_target(
 
 
 app.command()(export)
-app.add_typer(train, name="train")
+app.command()(corpus)
+app.command("corpus-stats")(corpus_stats)
+app.command()(train)
 app.add_typer(evaluate, name="eval")
 
 

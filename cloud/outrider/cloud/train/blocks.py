@@ -1,4 +1,4 @@
-"""How a text is cut into blocks: which positions are hidden together (see `moa.drafter.Text`)."""
+"""How a text is cut into blocks: which positions are hidden together (see `kinds.base.Text`)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,25 @@ class BlockMix:
     """Inclusive lengths of short blocks (the paper: 5..13)."""
     long: tuple[int, int] = (32, 64)
     """Inclusive lengths of long blocks."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError naming the first field that cannot be."""
+        shares = (self.long_share, self.whole_share, self.withheld_share)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise ValueError(f"long_share, whole_share and withheld_share must be shares of 1, got {shares}")
+        for name, (low, high) in (("short", self.short), ("long", self.long)):
+            if not 1 <= low <= high:
+                raise ValueError(f"{name} must be two lengths, the lesser first, got {low}, {high}")
+
+
+SPANS = {
+    "mixed": BlockMix(),
+    "no-whole": BlockMix(whole_share=0.0, withheld_share=0.0),
+    "short": BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.0),
+    "paper": BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.0, short=(5, 13)),
+    "eagle": BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.0, short=(1, 1)),
+}
+"""Mixes by name. "eagle" hides nothing: every query sees rows up to its own position, one step ahead."""
 
 
 def draw_rows(
@@ -53,7 +72,9 @@ def rows_of_blocks(begins: list[int], length: int) -> Tensor:
     return marks.cumsum(0)
 
 
-def regular_text(ids: Tensor, kv: Tensor, prompt_length: int, depth: int, offset: int) -> Text:
+def regular_text(
+    ids: Tensor, kv: Tensor, prompt_length: int, depth: int, offset: int, final: Tensor | None = None
+) -> Text:
     """Text cut into blocks of `depth` from `prompt_length + offset` on; offset 0..depth-1 covers all begins."""
     begins = sorted({prompt_length, *range(prompt_length + offset, len(ids), depth)})
-    return Text(ids, kv, prompt_length, rows_of_blocks(begins, len(ids)))
+    return Text(ids, kv, prompt_length, rows_of_blocks(begins, len(ids)), final)

@@ -22,7 +22,7 @@ from outrider.cloud.kinds.base import FrozenTarget, TrainableDrafter
 from outrider.cloud.kinds.settings import DrafterSettings
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.corpus import Example
-from outrider.cloud.train.states import StateCache
+from outrider.cloud.train.validate import States
 from outrider.shared.noise import gumbel
 
 Law = tuple[tuple[float, ...], ...]
@@ -124,7 +124,7 @@ def calibrate(
     drafter: TrainableDrafter,
     frozen: FrozenTarget,
     head: Tensor,  # [vocabulary, hidden]: the target's whole head
-    cache: StateCache,
+    cache: States,
     examples: Sequence[Example],
     rows: Sequence[int],
 ) -> Calibration:
@@ -162,7 +162,7 @@ class _HeldOut:
         drafter: TrainableDrafter,
         frozen: FrozenTarget,
         head: Tensor,
-        cache: StateCache,
+        cache: States,
         example: Example,
         row: int,
     ) -> None:

@@ -51,8 +51,6 @@ class LossOptions:
     """Size of that set."""
     features: float = 0.0
     """Smooth-L1 on features."""
-    noise: float = 0.0
-    """Half width of the uniform noise that kinds with noisy features add to their inputs."""
     seed: int = 0
     """Of anything random inside the loss: follows from the run's seed and the step."""
 

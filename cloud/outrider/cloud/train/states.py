@@ -1,15 +1,16 @@
-"""Disk cache of what the drafter learns from: the target's K/V, one residual stream and final states.
+"""Disk cache of what drafters learn from: the target's K/V, residual streams and final states.
 
 The target's forward is the most expensive part of a training step, and the same for every epoch: each
-text goes through the target once and its states stay in memory-mapped files (bfloat16 as int16 bits).
-A text that has no states yet gets them on first use, so training starts at once; another process may fill
-the same folder in advance.
+text goes through the target once and its states stay in memory-mapped files (bfloat16 as int16 bits). One
+folder per corpus file: when the file grows, the states of its old texts stay. A text that has no states
+yet gets them on first use, so training starts at once; another process may fill the same folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.cloud.train.corpus import Example, corpus_fingerprint
+from outrider.cloud.train.corpus import Example
+
+_DIGEST = 16
+_META, _TEXTS = "states.json", "texts.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,59 +31,96 @@ class TargetStates:
 
     kv: Tensor
     """[T, num_layers, 2, kv_width]: keys (rotated at absolute positions) then values, heads flattened."""
-    stream: Tensor
-    """[T, hidden]: residual stream entering the first target layer that runs on the device."""
+    stream: Tensor | None
+    """[T, hidden]: residual stream entering the asked-for target layer; None where none was asked for."""
     final: Tensor
     """[T, hidden]: after the final norm, what the LM head reads."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """What is kept of each token."""
+
+    layers: tuple[int, ...]
+    """Target layers whose K/V is kept, ascending."""
+    streams: tuple[int, ...]
+    """Target layers whose entering residual stream is kept, ascending."""
+    kv_width: int
+    hidden: int
+
+    @classmethod
+    def of(cls, config: Any, layers: Iterable[int], streams: Iterable[int | None]) -> StateShape:
+        """For a target's transformers config; None among `streams` is left out."""
+        head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        wanted = {layer for layer in streams if layer is not None}
+        return cls(
+            tuple(sorted(set(layers))),
+            tuple(sorted(wanted)),
+            int(config.num_key_value_heads) * head_dim,
+            int(config.hidden_size),
+        )
+
+    @property
+    def kv_values(self) -> int:
+        """Values of a token in the K/V file."""
+        return len(self.layers) * 2 * self.kv_width
+
+    @property
+    def state_values(self) -> int:
+        """Values of a token in the file of streams and final states."""
+        return (len(self.streams) + 1) * self.hidden
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of a token on disk."""
+        return 2 * (self.kv_values + self.state_values)
+
+    def holds(self, other: StateShape) -> bool:
+        """Whether everything `other` asks for is kept."""
+        same = (self.kv_width, self.hidden) == (other.kv_width, other.hidden)
+        return same and set(other.layers) <= set(self.layers) and set(other.streams) <= set(self.streams)
+
+
 class StateCache:
-    """Target states of a corpus in a folder; `get` reads, `fill` computes what is missing."""
+    """Target states of one corpus file in a folder; `get` reads, `fill` computes what is missing."""
 
     def __init__(
         self,
         folder: Path,
         examples: Sequence[Example],
-        layers: tuple[int, ...],
+        layers: Iterable[int],
         stream_layer: int | None,
         config: Any,
+        *,
+        extra: StateShape | None = None,
+        target: str = "",
     ):
-        """Open or create. ValueError if the folder was made for other text, layers or target shapes."""
-        self.layers = layers
-        # With no layer named, the last entry stands in: nothing reads it.
-        stream_layer = int(config.num_hidden_layers) if stream_layer is None else stream_layer
-        self.stream_layer = stream_layer
-        self._stored = layers
+        """Open or create; `extra` names more that a new folder should keep, for other drafters; `target` tells
+        targets of one shape apart.
+
+        ValueError if the folder was made for other texts or another target, or keeps too little.
+        """
+        wanted = StateShape.of(config, layers, (stream_layer,))
         self._examples = examples
-        head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        self._width = int(config.num_key_value_heads) * head_dim
-        self._hidden = int(config.hidden_size)
-        self._starts = np.concatenate(([0], np.cumsum([len(example) for example in examples])))
-        meta = {
-            "corpus": corpus_fingerprint(examples),
-            "layers": list(layers),
-            "stream_layer": stream_layer,
-            "kv_width": self._width,
-            "hidden": self._hidden,
-        }
+        self._starts = np.concatenate(([0], np.cumsum([len(example) for example in examples]))).astype(
+            np.int64
+        )
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "states.json"
-        if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            if {**found, "layers": None} != {**meta, "layers": None} or not set(layers) <= set(
-                found["layers"]
-            ):
-                raise ValueError(f"{folder} caches other states ({found}), wanted {meta}; use another folder")
-            self._stored = tuple(found["layers"])
-        else:
-            path.write_text(json.dumps(meta), encoding="utf-8")
+        self._shape = _stored_shape(folder, wanted, extra, target)
+        _keep_texts(folder, examples)
+        self._layers = [self._shape.layers.index(layer) for layer in wanted.layers]
+        self._stream = self._shape.streams.index(stream_layer) if stream_layer is not None else None
         total = int(self._starts[-1])
-        self._chosen = [self._stored.index(layer) for layer in layers]
-        self._kv = _map(folder / "kv.bin", np.int16, (total, len(self._stored) * 2 * self._width))
-        self._states = _map(folder / "states.bin", np.int16, (total, 2 * self._hidden))
+        self._kv = _map(folder / "kv.bin", np.int16, (total, self._shape.kv_values))
+        self._states = _map(folder / "states.bin", np.int16, (total, self._shape.state_values))
         self._done = _map(folder / "done.bin", np.uint8, (len(examples),))
 
-    def missing(self, rows: Sequence[int]) -> list[int]:
+    @property
+    def size_bytes(self) -> int:
+        """Of the folder when every text has its states."""
+        return int(self._starts[-1]) * self._shape.token_bytes
+
+    def missing(self, rows: Iterable[int]) -> list[int]:
         """Those of `rows` that have no states yet."""
         return [row for row in rows if not self._done[row]]
 
@@ -88,12 +129,15 @@ class StateCache:
         if not self._done[row]:
             raise KeyError(f"no states for row {row}")
         start, stop = self._starts[row], self._starts[row + 1]
-        kv = _to_tensor(self._kv[start:stop]).view(-1, len(self._stored), 2, self._width)[:, self._chosen]
-        states = _to_tensor(self._states[start:stop])
-        return TargetStates(kv, states[:, : self._hidden], states[:, self._hidden :])
+        kv = _to_tensor(self._kv[start:stop]).view(-1, len(self._shape.layers), 2, self._shape.kv_width)
+        states = _to_tensor(self._states[start:stop]).view(
+            -1, len(self._shape.streams) + 1, self._shape.hidden
+        )
+        stream = None if self._stream is None else states[:, self._stream]
+        return TargetStates(kv[:, self._layers], stream, states[:, -1])
 
     @torch.no_grad()
-    def fill(self, rows: Sequence[int], target: Any, batch_tokens: int = 4096) -> None:
+    def fill(self, rows: Iterable[int], target: Any, batch_tokens: int = 4096) -> None:
         """Run the target over the missing ones of `rows`; texts of similar length share a batch."""
         order = sorted(self.missing(rows), key=lambda row: len(self._examples[row]))
         batch: list[int] = []
@@ -114,22 +158,97 @@ class StateCache:
             )
         # Padding stands on the right, so the causal mask alone keeps it away from the text.
         out = target.model(input_ids=ids, use_cache=True, output_hidden_states=True)
-        cached = [out.cache.layers[layer] for layer in self._stored]
+        cached = [out.cache.layers[layer] for layer in self._shape.layers]
         # [batch, heads, T, d] -> [batch, T, layers * 2 * w]
         parts = [part.transpose(1, 2).flatten(2) for layer in cached for part in (layer.keys, layer.values)]
-        kv = torch.cat(parts, dim=-1)
-        states = torch.cat((out.hidden_states[self.stream_layer], out.last_hidden_state), dim=-1)
+        kv = torch.cat(parts, dim=-1) if parts else None
+        states = torch.cat(
+            [*(out.hidden_states[n] for n in self._shape.streams), out.last_hidden_state], dim=-1
+        )
         for index, row in enumerate(rows):
             start, stop = self._starts[row], self._starts[row + 1]
-            self._kv[start:stop] = _to_bits(kv[index, : stop - start])
+            if kv is not None:
+                self._kv[start:stop] = _to_bits(kv[index, : stop - start])
             self._states[start:stop] = _to_bits(states[index, : stop - start])
             self._done[row] = 1
 
 
+class CorpusStates:
+    """The caches of several corpus files as one; rows are numbered through in the files' order."""
+
+    def __init__(self, caches: Sequence[StateCache], sizes: Sequence[int]):
+        """`sizes`: texts of each cache."""
+        self._caches = list(caches)
+        self._places = [
+            (cache, row) for cache, size in zip(caches, sizes, strict=True) for row in range(size)
+        ]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all folders when every text has its states."""
+        return sum(cache.size_bytes for cache in self._caches)
+
+    def missing(self, rows: Iterable[int]) -> list[int]:
+        """Those of `rows` that have no states yet."""
+        return [row for row in rows if self._places[row][0].missing([self._places[row][1]])]
+
+    def get(self, row: int) -> TargetStates:
+        """States of one text; KeyError if `fill` has not seen it."""
+        cache, inside = self._places[row]
+        return cache.get(inside)
+
+    def fill(self, rows: Iterable[int], target: Any, batch_tokens: int = 4096) -> None:
+        """Run the target over the missing ones of `rows`."""
+        chosen = list(rows)
+        for cache in self._caches:
+            own = [self._places[row][1] for row in chosen if self._places[row][0] is cache]
+            cache.fill(own, target, batch_tokens)
+
+
+def _stored_shape(folder: Path, wanted: StateShape, extra: StateShape | None, target: str) -> StateShape:
+    """What the folder keeps; written down where it is new."""
+    path = folder / _META
+    if path.exists():
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        found = StateShape(tuple(raw["layers"]), tuple(raw["streams"]), raw["kv_width"], raw["hidden"])
+        if not found.holds(wanted) or raw.get("target", target) != target:
+            raise ValueError(f"{folder} caches other states ({found}), wanted {wanted}; use another folder")
+        return found
+    layers, streams = set(wanted.layers), set(wanted.streams)
+    if extra is not None:
+        layers, streams = layers | set(extra.layers), streams | set(extra.streams)
+    shape = StateShape(tuple(sorted(layers)), tuple(sorted(streams)), wanted.kv_width, wanted.hidden)
+    values = {name: getattr(shape, name) for name in ("layers", "streams", "kv_width", "hidden")}
+    path.write_text(json.dumps({**values, "target": target}), encoding="utf-8")
+    return shape
+
+
+def _keep_texts(folder: Path, examples: Sequence[Example]) -> None:
+    """Note which texts the folder is for: more at the end is growth, anything else is another corpus."""
+    path = folder / _TEXTS
+    texts = b"".join(_text_digest(example) for example in examples)
+    known = path.read_bytes() if path.exists() else b""
+    common = min(len(known), len(texts))
+    if known[:common] != texts[:common]:
+        raise ValueError(f"{folder} caches states of other texts; use another folder")
+    if len(texts) > len(known):
+        partial = path.with_suffix(".partial")
+        partial.write_bytes(texts)
+        partial.replace(path)
+
+
+def _text_digest(example: Example) -> bytes:
+    length = np.int64(len(example.prompt_ids)).tobytes()
+    return hashlib.sha256(length + example.ids.tobytes()).digest()[:_DIGEST]
+
+
 def _map(path: Path, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A file as an array; grown with zeros where it is shorter, never shrunk."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if not path.exists() or path.stat().st_size != size:
-        with path.open("wb") as stream:
+    if not size:
+        return np.zeros(shape, dtype)
+    if not path.exists() or path.stat().st_size < size:
+        with path.open("ab") as stream:
             stream.truncate(size)
     return np.memmap(path, dtype=dtype, mode="r+", shape=shape)
 
