@@ -6,6 +6,7 @@ import pytest
 
 from outrider.client.drafter import Drafter
 from outrider.client.drafters.adversarial import AdversarialDrafter
+from outrider.client.drafters.hybrid import HybridDrafter
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.drafters.noisy import NoisyDrafter
 from outrider.client.drafters.oracle import OracleDrafter
@@ -30,12 +31,14 @@ def drafter(kind: str, target: Target, truth: tuple[int, ...]) -> Drafter:
             return AdversarialDrafter(truth, target.tokenizer.stop_ids, 4, target.vocabulary)
         case "ngram":
             return NgramDrafter()
+        case "hybrid":
+            return HybridDrafter(NoisyDrafter(truth, 0.4, 3, target.vocabulary))
         case _:
             return NoisyDrafter(truth, float(kind), 3, target.vocabulary)
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "T0.8", "T1.3-k-p"])
-@pytest.mark.parametrize("kind", ["oracle", "0.1", "0.5", "1.0", "adversarial", "ngram"])
+@pytest.mark.parametrize("kind", ["oracle", "0.1", "0.5", "1.0", "adversarial", "ngram", "hybrid"])
 @pytest.mark.parametrize(
     "plan", [chain(1), chain(5), chain(16, rounds=3), tree(12, 5), chain(4, run_ahead=3)]
 )
