@@ -129,7 +129,9 @@ class StateCache:
         if not self._done[row]:
             raise KeyError(f"no states for row {row}")
         start, stop = self._starts[row], self._starts[row + 1]
-        kv = _to_tensor(self._kv[start:stop]).view(-1, len(self._shape.layers), 2, self._shape.kv_width)
+        # The count is spelled out: drafters that read no layer have nothing to infer it from.
+        shape = (int(stop - start), len(self._shape.layers), 2, self._shape.kv_width)
+        kv = _to_tensor(self._kv[start:stop]).view(shape)
         states = _to_tensor(self._states[start:stop]).view(
             -1, len(self._shape.streams) + 1, self._shape.hidden
         )
