@@ -18,7 +18,9 @@ from outrider.cloud.evaluate.rounds import (
     DEPTH,
     TREES,
     Case,
+    Times,
     accepted_of,
+    chain_acceptance,
     measure_offline,
     measure_rounds,
     run,
@@ -76,6 +78,16 @@ def test_drafters_that_are_always_wrong_or_silent_bring_one() -> None:
         tally = measure_rounds(drafter, case)
         assert all(quotient(value) == 1.0 for name, value in tally.items() if name.startswith(measures))
         assert tally["acceptance_1"] == (0.0, 39.0) and tally["acceptance_2"] == (0.0, 0.0)
+
+
+def test_chains_that_are_probed_first_agree_as_drafted_whole() -> None:
+    """Drafting the whole chain only where its first tokens are right counts the same, place for place."""
+    case = make_case(300, seed=4)
+    probed, whole = (
+        chain_acceptance(NoisyDrafter(case.ids, 0.4, 5, VOCABULARY), case, Times(), nested=nested)
+        for nested in (True, False)
+    )
+    assert probed == whole and set(range(6)) <= set(whole)
 
 
 def test_walked_chains_are_the_rounds_that_really_run() -> None:
@@ -177,18 +189,21 @@ def test_offline_figures_fold_by_depth_after_both_cuts() -> None:
 
 
 def test_what_a_drafter_writes_alone_is_judged_as_it_stands() -> None:
-    """The line ends with a stop id or where the text does, and its surprise counts by depth."""
+    """After the cut in the middle: the line ends with a stop id or where the text does, and counts by depth."""
     case = make_case(60)
-    stop = case.ids[PROMPT + 4]
+    stop = case.ids[PROMPT + 42]
     judged: list[tuple[int, list[int]]] = []
 
     def judge(prefix: Sequence[int], line: Sequence[int]) -> list[float]:
         judged.append((len(prefix), list(line)))
         return [2.0] * len(line)
 
-    first = next(place for place in range(PROMPT + 1, len(case.ids)) if case.ids[place] == stop)
+    first = next(place for place in range(PROMPT + 31, len(case.ids)) if case.ids[place] == stop)
     tally = measure_offline(OracleDrafter(case.ids), case, (stop,), lambda position, token: 0.0, judge)
-    assert judged[0] == (PROMPT + 1, list(case.ids[PROMPT + 1 : first + 1]))
-    assert judged[1][0] == PROMPT + 31
+    measure_offline(OracleDrafter(case.ids), case, (), lambda position, token: 0.0, judge)
+    assert judged == [
+        (PROMPT + 31, list(case.ids[PROMPT + 31 : first + 1])),
+        (PROMPT + 31, list(case.ids[PROMPT + 31 :])),
+    ]
     total = sum(value[0] for name, value in tally.items() if name.startswith("nll_free"))
-    assert total == 2.0 * sum(len(line) for _, line in judged)
+    assert total == 2.0 * len(judged[0][1])
