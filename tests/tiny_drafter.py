@@ -27,6 +27,7 @@ GRID: dict[str, dict[str, Any]] = {
     "n1": {"num_tli_layers": 1, "lsa_layers": (1,), "lsa_heads": 2, "lsa_kv_heads": 1},
     "n3_rank": {"num_tli_layers": 3, "tli_rank": 3},
     "full": {"num_tli_layers": 2, "tli_full": True},
+    "cross-attention alone": {"num_tli_layers": 1, "later_sa_layers": (0,), "later_direct_layers": (4,)},
     "blocks": {"num_tli_layers": 0, "later_sa_layers": (2,), "later_direct_layers": (5,)},
     "blocks_full": {
         "num_tli_layers": 1,
@@ -35,6 +36,7 @@ GRID: dict[str, dict[str, Any]] = {
         "later_direct_layers": (-1, 4),
         "ca_kv_heads": 1,
     },
+    "attention_only": {"num_tli_layers": 1, "later_sa_layers": (0, 1), "later_direct_layers": (2, 3)},
     "weights": {"num_tli_layers": 1, "memory": "weights"},
     "last_layer": {"num_tli_layers": 0, "memory": "none", "lsa_layers": (), "direct_layer": 5},
     "one_head": {"num_tli_layers": 1, "ca_kv_heads": 1},

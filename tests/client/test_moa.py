@@ -58,7 +58,7 @@ def graph(case: Case) -> OnnxGraph:
         own_layers=settings.own_layers,
         own_width=settings.kv_width,
         tli_layers=settings.num_tli_layers,
-        row_mask=settings.num_tli_layers > 0 or len(settings.sa_layers) > 1,
+        row_mask=settings.num_tli_layers > 0 or any(settings.later_sa_layers),
         row_widths=tuple(plane.width for plane in row_planes(settings)),
         vocabulary=np.array(settings.draft_vocabulary, np.int64),
         kappa=1.3,

@@ -81,11 +81,12 @@ def test_direct_path_starts_as_the_targets_own_kv() -> None:
     """With an identity direct path and a silent projection, plane 0 is the cached K/V of that layer."""
     drafter, _ = random_drafter(tiny_settings())
     s, memory = drafter.settings, drafter.memory
+    (projection,) = memory.per_block()
     with torch.no_grad():
-        torch.nn.init.eye_(memory.projections[0].direct_k.weight)
-        torch.nn.init.eye_(memory.projections[0].direct_v.weight)
-        memory.projections[0].k_proj.weight.zero_()
-        memory.projections[0].v_proj.weight.zero_()
+        torch.nn.init.eye_(projection.direct_k.weight)
+        torch.nn.init.eye_(projection.direct_v.weight)
+        projection.k_proj.weight.zero_()
+        projection.v_proj.weight.zero_()
     kv = random_kv(s, LENGTH)
     rows = rows_of(drafter, kv)
     torch.testing.assert_close(rows[0], kv[:, s.needed_layers.index(s.direct_layer)].flatten(1))

@@ -11,6 +11,7 @@ import torch
 from outrider.cloud.export.bundle import export_bundle
 from outrider.cloud.kinds.registry import find_kind
 from outrider.cloud.kinds.target import TargetWeights, frozen_target
+from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
 from outrider.cloud.moa.drafter import MoaDrafter, Text
 from outrider.cloud.moa.server_half import ServerHalf
@@ -188,6 +189,7 @@ def test_cross_attention_starts_as_the_targets_own(target: Path) -> None:
     kind = find_kind("moa")
     changes = {"memory": "none", "tli_full": True, "num_tli_layers": 1, "later_sa_layers": (1,)}
     settings = kind.settings_for(config, **changes, draft_vocabulary=(0, 1, 2))
+    assert isinstance(settings, MoaSettings)
     drafter, weights = MoaDrafter(settings), TargetWeights(target)
     kind.initialise(drafter, weights, 1)
     assert settings.direct_layers == (1, 2) and settings.sources == (0, 1, 2, 2)

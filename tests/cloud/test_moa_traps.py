@@ -99,6 +99,7 @@ def transparent(folder: Path, num_tli: int, streams: Tensor) -> tuple[MoaDrafter
     target = load_target(folder)
     changes = {"num_tli_layers": num_tli, "tli_rank": 0, "num_sa_layers": 1}
     settings = kind.settings_for(target.model.config, **changes, draft_vocabulary=tuple(range(VOCABULARY)))
+    assert isinstance(settings, MoaSettings)
     drafter = MoaDrafter(settings)
     weights = TargetWeights(folder)
     kind.initialise(drafter, weights, 1)
@@ -177,7 +178,7 @@ def graph_drafter(settings: MoaSettings, kappa: float = 1.0) -> GraphDrafter:
         own_layers=settings.own_layers,
         own_width=settings.kv_width,
         tli_layers=settings.num_tli_layers,
-        row_mask=settings.num_tli_layers > 0 or len(settings.sa_layers) > 1,
+        row_mask=settings.num_tli_layers > 0 or any(settings.later_sa_layers),
         row_widths=tuple(plane.width for plane in row_planes(settings)),
         vocabulary=np.array(settings.draft_vocabulary, np.int64),
         kappa=kappa,
@@ -344,6 +345,7 @@ def test_trap_b8_rows_read_the_new_slice_of_the_kv_and_nothing_else(folder: Path
     engine = Engine(load_target(folder))
     kind = find_kind("moa")
     settings = kind.settings_for(engine.target.model.config, num_tli_layers=1, lsa_layers=(0, 2))
+    assert isinstance(settings, MoaSettings)
     drafter = MoaDrafter(settings)
     kind.initialise(drafter, TargetWeights(folder), 1)
     half = ServerHalf(settings, drafter.memory)

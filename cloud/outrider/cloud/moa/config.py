@@ -45,7 +45,7 @@ class MoaSettings(DrafterSettings):
     direct_layer: int
     """Target layer whose own K/V is added to the memory's projection; -1 switches the path off."""
     later_sa_layers: tuple[int, ...] = ()
-    """Self-attention layers of each further block; they read what has no rows yet."""
+    """Self-attention layers of each further block, 0 for cross-attention alone; they read what has no rows yet."""
     later_direct_layers: tuple[int, ...] = ()
     """`direct_layer` of each further block; every block has rows of its own."""
     sa_sources: tuple[int, ...] = ()
@@ -87,8 +87,8 @@ class MoaSettings(DrafterSettings):
             sa, direct = (
                 ("later_sa_layers", "later_direct_layers") if number else ("num_sa_layers", "direct_layer")
             )
-            if count < 1:
-                raise ValueError(f"{sa} must be at least 1, got {count}")
+            if count < (0 if number else 1):
+                raise ValueError(f"{sa} must be at least {0 if number else 1}, got {count}")
             if not -1 <= layer < self.num_target_layers:
                 raise ValueError(f"{direct} must be -1 or a target layer, got {layer}")
         if not 0 <= self.num_tli_layers < self.num_target_layers:

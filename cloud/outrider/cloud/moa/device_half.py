@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outrider.cloud.kinds.base import FrozenTarget
 from outrider.cloud.kinds.layers import DecoderLayer, attend, decoder_layer, rotary_angles
-from outrider.cloud.moa.drafter import Block, MoaDrafter
+from outrider.cloud.moa.drafter import MoaDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class DeviceHalf:
     def __init__(self, drafter: MoaDrafter, frozen: FrozenTarget):
         """`frozen` as the device gets it: with the drafter's corrections merged."""
         self.settings = drafter.settings
-        self._blocks = [module for module in drafter.blocks if isinstance(module, Block)]
+        self._blocks = drafter.parts()
         self._frozen = frozen
 
     @torch.no_grad()
@@ -78,10 +78,10 @@ class DeviceHalf:
             x = run.cross_layer(
                 block.ca.layer, x, torch.cat((null_k, row_k)), torch.cat((null_v, row_v)), mask
             )
-        for layer, rows in zip(
-            map(decoder_layer, self._frozen.layers), step.rows[len(self._blocks) :], strict=True
-        ):
-            x = run.own_layer(layer, x, step.tli_mask, (*rows.chunk(2, dim=1), seen))
+        top = map(decoder_layer, self._frozen.layers)
+        for layer, rows in zip(top, step.rows[len(self._blocks) :], strict=True):
+            row_k, row_v = rows.chunk(2, dim=1)
+            x = run.own_layer(layer, x, step.tli_mask, (row_k, row_v, seen))
         x = x[step.select]
         if s.num_tli_layers:
             x = self._frozen.norm(x)

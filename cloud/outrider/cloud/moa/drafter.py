@@ -68,7 +68,7 @@ class Block(nn.Module):
         super().__init__()
         self.sa = nn.ModuleList(target_like_layer(settings) for _ in range(sa_layers))
         self.ca = CrossAttention(settings)
-        if not first:
+        if not first and sa_layers:
             shape = (sa_layers, settings.kv_width)
             self.sa_null_k = nn.Parameter(torch.zeros(shape))
             self.sa_null_v = nn.Parameter(torch.zeros(shape))
@@ -129,6 +129,10 @@ class MoaDrafter(TrainableDrafter):
         )
         self.register_load_state_dict_pre_hook(_first_names)
 
+    def parts(self) -> list[Block]:
+        """The blocks, in order."""
+        return [module for module in self.blocks if isinstance(module, Block)]
+
     def begin_step(self, step: int) -> None:
         """Let gradients reach LSA now and then only."""
         self.memory.learn_lsa = step % self.learn_lsa_every == 0
@@ -165,7 +169,7 @@ class MoaDrafter(TrainableDrafter):
     def forward(self, texts: Sequence[Text], frozen: FrozenTarget) -> DrafterOutput:
         """Run all queries of all texts; predictions at position i are for token i + 1."""
         s = self.settings
-        first, *later = map(_block, self.blocks)
+        first, *later = self.parts()
         x, angles = self._first_attention(first, texts, frozen)
         x = torch.cat([part[text.first_query :] for part, text in zip(_split(x, texts), texts, strict=True)])
         rows = self._rows(texts)
@@ -215,11 +219,9 @@ class MoaDrafter(TrainableDrafter):
 
 def _first_names(module: nn.Module, state: dict[str, Any], *rest: Any) -> None:
     """Weights written when there was only one block: give their tensors today's names."""
-    moved = (("sa.", "blocks.0.sa."), ("ca.", "blocks.0.ca."))
-    moved += tuple(
-        (f"memory.{part}.", f"memory.projections.0.{part}.")
-        for part in ("k_proj", "v_proj", "direct_k", "direct_v")
-    )
+    moved = [("sa.", "blocks.0.sa."), ("ca.", "blocks.0.ca.")]
+    for part in ("k_proj", "v_proj", "direct_k", "direct_v"):
+        moved.append((f"memory.{part}.", f"memory.projections.0.{part}."))
     for name in list(state):
         for old, new in moved:
             if name.startswith(old):
@@ -228,12 +230,6 @@ def _first_names(module: nn.Module, state: dict[str, Any], *rest: Any) -> None:
 
 def _like(linear: nn.Linear) -> nn.Linear:
     return Linear(linear.in_features, linear.out_features, bias=linear.bias is not None)
-
-
-def _block(module: nn.Module) -> Block:
-    if not isinstance(module, Block):
-        raise TypeError(f"expected a Block, got {type(module).__name__}")
-    return module
 
 
 def _final(text: Text) -> Tensor:

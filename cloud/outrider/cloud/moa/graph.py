@@ -7,7 +7,7 @@ import onnx
 from outrider.cloud.export.blocks import GraphParts, array
 from outrider.cloud.kinds.base import FrozenTarget
 from outrider.cloud.kinds.layers import decoder_layer
-from outrider.cloud.moa.drafter import Block, MoaDrafter
+from outrider.cloud.moa.drafter import MoaDrafter
 from outrider.cloud.moa.server_half import row_planes
 
 
@@ -17,9 +17,9 @@ def build_graph(
     """The whole device graph; inputs and outputs are described in docs/training.md, "The bundle"."""
     s = drafter.settings
     g = GraphParts(s, max_position, int8=int8)
-    blocks = [module for module in drafter.blocks if isinstance(module, Block)]
+    blocks = drafter.parts()
     widths = [plane.width for plane in row_planes(s)]
-    g.declare(s.own_layers, s.kv_width, widths, row_mask=s.num_tli_layers > 0 or len(blocks) > 1)
+    g.declare(s.own_layers, s.kv_width, widths, row_mask=s.num_tli_layers > 0 or any(s.later_sa_layers))
     x = g.b.embedding("ids", "embedding", array(frozen.embedding.weight))
     own = 0
     for number, block in enumerate(blocks):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from outrider.cloud.kinds.layers import decoder_layer
 from outrider.cloud.kinds.target import TargetWeights, copy_layer, copy_linear, frozen_target
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.drafter import MoaDrafter
@@ -25,14 +24,15 @@ def initialise(drafter: MoaDrafter, weights: TargetWeights, seed: int) -> None:
     s = drafter.settings
     generator = torch.Generator().manual_seed(seed)
     sources = iter(s.sources)
-    for block, direct in zip(drafter.blocks, s.direct_layers, strict=True):
-        for layer in block.sa:
-            copy_layer(decoder_layer(layer), weights, next(sources))
+    for block, direct in zip(drafter.parts(), s.direct_layers, strict=True):
+        for layer in block.layers():
+            copy_layer(layer, weights, next(sources))
         copy_layer(block.ca.layer, weights, direct if direct >= 0 else s.num_target_layers - 1)
     for parts, number in zip(drafter.top, s.tli_layers, strict=False):
         for name, part in parts.named_children():
             place = "self_attn" if name in ("q_proj", "o_proj") else "mlp"
-            copy_linear(part, weights, f"model.layers.{number}.{place}.{name}")
+            if isinstance(part, nn.Linear):
+                copy_linear(part, weights, f"model.layers.{number}.{place}.{name}")
     _initialise_memory(drafter.memory, s, generator)
 
 
@@ -50,7 +50,7 @@ def _initialise_memory(memory: MemoryProjection, s: MoaSettings, generator: torc
         fill(memory.from_final, 1.0)
     average = torch.eye(s.row_heads).repeat_interleave(s.num_kv_heads // s.row_heads, dim=1)
     average = torch.kron(average / average.sum(1, keepdim=True), torch.eye(s.head_dim))
-    for projection, direct in zip(memory.projections, s.direct_layers, strict=True):
+    for projection, direct in zip(memory.per_block(), s.direct_layers, strict=True):
         if s.has_memory:
             fill(projection.k_proj, 0.1 if direct >= 0 else 1.0)
             fill(projection.v_proj, 0.1 if direct >= 0 else 1.0)

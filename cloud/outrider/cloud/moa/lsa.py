@@ -131,6 +131,10 @@ class MemoryProjection(nn.Module):
             self.norm = RmsNorm(hidden, settings.rms_norm_eps)
         self.projections = nn.ModuleList(RowProjection(settings, layer) for layer in settings.direct_layers)
 
+    def per_block(self) -> list[RowProjection]:
+        """The projections, in the blocks' order."""
+        return [module for module in self.projections if isinstance(module, RowProjection)]
+
     def forward(self, kv: Tensor, final: Tensor | None, positions: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Per block: cross-attention keys (rotated) and values of n tokens, each [n, row_width].
 
@@ -142,7 +146,7 @@ class MemoryProjection(nn.Module):
         cos, sin = rotary_angles(positions, s.head_dim, s.rope_theta)
         memory = self._memory(kv, final, positions)
         rows = []
-        for projection, layer in zip(self.projections, s.direct_layers, strict=True):
+        for projection, layer in zip(self.per_block(), s.direct_layers, strict=True):
             direct = None
             if layer >= 0:
                 true = kv[:, s.needed_layers.index(layer)]
