@@ -174,24 +174,27 @@ def settings_for_target(
     config: Any,
     *,
     lsa_layers: tuple[int, ...] | None = None,
-    num_sa_layers: int = 3,
-    later_sa_layers: tuple[int, ...] = (),
+    num_sa_layers: int = 2,
+    later_sa_layers: tuple[int, ...] = (0,),
     num_tli_layers: int = 3,
     direct_layer: int | None = None,
     later_direct_layers: tuple[int, ...] | None = None,
     tli_rank: int | None = None,
-    tli_full: bool = False,
+    tli_full: bool | None = None,
 ) -> MoaSettings:
     """Default settings for a Llama-like target, given its transformers config.
 
-    LSA reads three layers (a sixth, a half and five sixths up). The direct paths of the blocks read layers at
-    even distances, the last one just below the target layers that run on the device; each block's
-    cross-attention is copied from its layer.
+    Two blocks: two self-attention layers and a cross-attention, then another cross-attention (docs/training.md,
+    "How the default was chosen"). LSA reads three layers (a sixth, a half and five sixths up). The direct paths
+    of the blocks read layers at even distances, the last one just below the target layers that run on the
+    device; each block's cross-attention is copied from its layer. The top layers are trained in full unless a
+    rank is given.
     """
     shape = target_shape(config)
     layers, kv_heads, blocks = shape["num_target_layers"], shape["num_kv_heads"], 1 + len(later_sa_layers)
     below = layers - num_tli_layers
-    even = tuple(max(0, round(below * (block + 1) / blocks) - 1) for block in range(blocks))
+    even = tuple(max(0, min(below - 1, round(below * (block + 1) / blocks))) for block in range(blocks))
+    full = bool(num_tli_layers) and not tli_rank if tli_full is None else tli_full
     return MoaSettings(
         **shape,
         lsa_layers=tuple(sorted({max(0, layers * part // 6 - 1) for part in (1, 3, 5)}))
@@ -205,6 +208,6 @@ def settings_for_target(
         direct_layer=even[0] if direct_layer is None else direct_layer,
         later_direct_layers=even[1:] if later_direct_layers is None else later_direct_layers,
         num_tli_layers=num_tli_layers,
-        tli_rank=(0 if tli_full or not num_tli_layers else 32) if tli_rank is None else tli_rank,
-        tli_full=tli_full,
+        tli_rank=tli_rank or 0,
+        tli_full=full,
     )
