@@ -12,9 +12,9 @@ What was measured with the same settings is kept, so the command can be stopped 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -131,11 +131,13 @@ def digest_of(*parts: Any) -> str:
 
 
 def last_validation(folder: Path) -> Row:
-    """What the trainer's last validation on held-out answers found: tau by chain length and standalone agreement."""
-    path = folder / "run" / "validation.log"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    found = re.findall(r"\b(tau\d+|offline|top4)=([\d.]+)", lines[-1]) if lines else []
-    return {name: float(value) for name, value in found}
+    """What the trainer's last validation on held-out answers found, by set of texts; {} without one."""
+    path = folder / "run" / "run" / "validation.csv"
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    return {row.pop("set"): {name: float(value) for name, value in row.items()} for row in rows}
 
 
 class Ablations:
@@ -241,13 +243,13 @@ def markdown(rows: Sequence[Row], about: dict[str, object]) -> str:
     head += ["validation: τ 6 / alone", "row bytes", "step ms", "trained parameters", "what it is"]
     lines = []
     for row in rows:
-        told = row["validation"]
+        told = next(iter(row["validation"].values()), {})
         lines.append(
             [
                 row["variant"],
                 *(tables.with_interval(row, name) for name in MEASURES),
                 *(delta(row, base, name) for name in MEASURES[:2]),
-                f"{tables.number(told.get('tau6'))} / {tables.number(told.get('offline'))}",
+                f"{tables.number(told.get('tau_chain6'))} / {tables.number(told.get('offline'))}",
                 str(row["row_bytes"]),
                 tables.number(row["step_ms"]),
                 f"{row['parameters'] / 1e6:.1f} M",
