@@ -12,7 +12,6 @@ What was measured with the same settings is kept, so the command can be stopped 
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import json
 import subprocess
@@ -130,14 +129,11 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def last_validation(folder: Path) -> Row:
-    """What the trainer's last validation on held-out answers found, by set of texts; {} without one."""
-    path = folder / "run" / "run" / "validation.csv"
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    return {row.pop("set"): {name: float(value) for name, value in row.items()} for row in rows}
+def held_out(folder: Path) -> Row:
+    """What the trainer found on held-out answers in the end, by set of texts; {} where its record is missing."""
+    path = folder / "weights" / "run.json"
+    found: Row = json.loads(path.read_text(encoding="utf-8"))["held_out"] if path.is_file() else {}
+    return found
 
 
 class Ablations:
@@ -207,7 +203,7 @@ class Ablations:
             category: [{name: tally[name] for name in MEASURES if name in tally} for tally in found]
             for category, found in result.tallies.items()
         }
-        return {**result.row(), "tallies": tallies, "validation": last_validation(folder)}
+        return {**result.row(), "tallies": tallies, "validation": held_out(folder)}
 
     def _trained(self, variant: Variant) -> Path:
         """Folder of a variant's weights, trained if they are not there."""
@@ -240,7 +236,7 @@ def markdown(rows: Sequence[Row], about: dict[str, object]) -> str:
     """The table as it is committed beside the JSON."""
     base = next((row for row in rows if row["variant"] == BASE), None)
     head = ["variant", "τ chain 6", "τ tree 24", "alone at depth 21–128", "Δ τ chain 6", "Δ τ tree 24"]
-    head += ["validation: τ 6 / alone", "row bytes", "step ms", "trained parameters", "what it is"]
+    head += ["held-out answers: τ 6 / alone", "row bytes", "step ms", "trained parameters", "what it is"]
     lines = []
     for row in rows:
         told = next(iter(row["validation"].values()), {})
@@ -249,7 +245,7 @@ def markdown(rows: Sequence[Row], about: dict[str, object]) -> str:
                 row["variant"],
                 *(tables.with_interval(row, name) for name in MEASURES),
                 *(delta(row, base, name) for name in MEASURES[:2]),
-                f"{tables.number(told.get('tau_chain6'))} / {tables.number(told.get('offline'))}",
+                f"{tables.number(told.get('tau', {}).get('6'))} / {tables.number(told.get('offline'))}",
                 str(row["row_bytes"]),
                 tables.number(row["step_ms"]),
                 f"{row['parameters'] / 1e6:.1f} M",

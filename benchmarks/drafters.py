@@ -182,7 +182,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shipped", type=Path, default=shipped_drafter())
     parser.add_argument("--shipped-minutes", type=float)
     parser.add_argument("--equal", type=Path, help="folder with one weights folder per kind")
-    parser.add_argument("--budget-minutes", type=float, help="training of each of those")
+    parser.add_argument(
+        "--budget-minutes", type=float, help="training of each; default: what its run.json says"
+    )
     parser.add_argument("--only", action="append", help="names of rows; default: all there are")
     parser.add_argument("--temperature", type=float, action="append", help="default: 0 and 1")
     parser.add_argument("--target", default="smollm2")
@@ -260,7 +262,11 @@ class Run:
         if contender.weights is None:
             return 0.0
         shipped = contender.name in (SHIPPED, "hybrid")
-        return self.options.shipped_minutes if shipped else self.options.budget_minutes
+        said: float | None = self.options.shipped_minutes if shipped else self.options.budget_minutes
+        record = contender.weights / "run.json"
+        if said is None and record.is_file():
+            said = json.loads(record.read_text(encoding="utf-8"))["minutes"]
+        return said
 
     def _rate(self, contender: Contender) -> Row:
         from loopback import loopback

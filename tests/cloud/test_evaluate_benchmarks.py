@@ -119,17 +119,12 @@ def test_table_two_measures_trained_and_derived_variants_once(
     made = ablations.digest_of((), 10.0, ["corpus.jsonl"])
     weights = tmp_path / "runs" / f"base-{made[:8]}" / "weights"
     shutil.copytree(folder / "weights", weights)
-    run = weights.parent / "run" / "run"
-    run.mkdir(parents=True)
-    log = "step,set,tau_chain6,offline\n5,all,1.25,0.125\n9,all,1.75,0.25\n9,distinct,1.5,0.5\n"
-    run.joinpath("validation.csv").write_text(log)
+    record = {"held_out": {"all": {"tau": {"6": 1.75}, "offline": 0.25}, "distinct": {"tau": {"6": 1.5}}}}
+    weights.joinpath("run.json").write_text(json.dumps(record))
     ablations.Ablations(options(ablations, monkeypatch, *words)).run()
     rows = stripped(out)
     assert [row["variant"] for row in rows] == ["base", "float32"]
-    assert rows[0]["validation"] == {
-        "all": {"step": 9.0, "tau_chain6": 1.75, "offline": 0.25},
-        "distinct": {"step": 9.0, "tau_chain6": 1.5, "offline": 0.5},
-    }
+    assert rows[0]["validation"] == record["held_out"]
     assert rows[0]["bundle"] != rows[1]["bundle"] and rows[0]["row_bytes"] == rows[1]["row_bytes"]
     text = out.with_suffix(".md").read_text(encoding="utf-8")
     assert "| 1.75 / 0.25 |" in text and text.count("] | ") > 6
