@@ -1,8 +1,7 @@
-"""Making a corpus: the target answers prompts, and writes prompts of its own."""
+"""Making a corpus ready to train on: the target answers prompts, and writes prompts of its own."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from outrider.cloud.export.bundle import stop_ids
-from outrider.cloud.train.corpus import ChatTokenizer, read_json_lines, read_prompts
+from outrider.cloud.train.corpus import read_json_lines, read_prompts
 
-_BATCH = 32
-TEMPERATURES = (0.0, 0.0, 0.7, 1.0)
-"""Of the answers, in turn: half of them greedy, as greedy drafting is the common case."""
+REPORT_SECONDS = 10.0
+"""Between two lines about progress."""
 
 
 def ready_corpus(
@@ -30,15 +27,30 @@ def ready_corpus(
     seed: int,
     say: Callable[[str], None],
 ) -> list[Path]:
-    """Files ready to train on: those with answers as they are, the others answered into `work`, once."""
+    """Files ready to train on: those with answers as they are, the others answered into `work`, once.
+
+    What was answered before an interruption is kept. Raises ValueError for files that cannot be read as prompts.
+    """
+    from outrider.cloud.train.prompts import Lengths
+
     ready = [path for path in files if has_answers(path)]
     bare = [path for path in files if path not in ready]
     if not bare and not self_written:
         return ready
-    answered = work / "answers.jsonl"
-    if not answered.exists():
-        _answer(bare, answered, target, answer_tokens, max_length, self_written, seed, say)
-    return [*ready, answered]
+    work.mkdir(parents=True, exist_ok=True)
+    room = max_length - answer_tokens
+    if room < 1:
+        raise ValueError(
+            f"answers of {answer_tokens} tokens leave no room for prompts in texts of {max_length}"
+        )
+    lengths = Lengths(answer=answer_tokens, document_answer=answer_tokens, prompt=room)
+    writer = Writer(target, lengths, seed=seed)
+    if bare:
+        prompts = [prompt for path in bare for prompt in read_prompts(path, writer.tokenizer, room)]
+        ready.append(_written(writer, work / "answers.jsonl", {"file": 1}, prompts, None, say))
+    if self_written:
+        ready.append(_written(writer, work / "self.jsonl", {"self": 1}, (), self_written, say))
+    return ready
 
 
 def has_answers(path: Path) -> bool:
@@ -47,111 +59,61 @@ def has_answers(path: Path) -> bool:
     return "prompt_ids" in first and "answer_ids" in first
 
 
-def _answer(
-    files: Sequence[Path],
-    out: Path,
-    target: Path,
-    answer_tokens: int,
-    max_length: int,
-    self_written: int,
-    seed: int,
-    say: Callable[[str], None],
-) -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+class Writer:
+    """A loaded target that writes corpora."""
 
-    tokenizer = AutoTokenizer.from_pretrained(str(target), local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        str(target), dtype=torch.bfloat16, use_safetensors=True, local_files_only=True
-    ).eval()
-    stops = stop_ids(target)
-    room = max_length - answer_tokens
-    prompts = [prompt for path in files for prompt in read_prompts(path, tokenizer, room)]
-    generator = torch.Generator().manual_seed(seed)
-    if self_written:
-        prompts += write_prompts(model, tokenizer, self_written, stops, room, generator)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_suffix(".partial")
-    prompts.sort(key=len)
-    with partial.open("w", encoding="utf-8") as stream:
-        for start in range(0, len(prompts), _BATCH):
-            batch = prompts[start : start + _BATCH]
-            warm = [TEMPERATURES[(start + i) % len(TEMPERATURES)] for i in range(len(batch))]
-            for prompt, answer, heat in zip(
-                batch, sample(model, batch, answer_tokens, stops, warm, generator), warm, strict=True
-            ):
-                row = {"prompt_ids": prompt.tolist(), "answer_ids": answer, "temperature": heat}
-                stream.write(json.dumps(row, separators=(",", ":")) + "\n")
-            say(f"answered {min(start + _BATCH, len(prompts))} of {len(prompts)} prompts")
-    partial.replace(out)
+    def __init__(
+        self,
+        target: Path,
+        lengths: Any,
+        *,
+        seed: int = 1,
+        slots: int = 128,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """Loads a target folder; raises ValueError if it names no end token or its chat template cannot be used."""
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        from outrider.cloud.train.prompts import ChatFrame
 
-def write_prompts(
-    model: Any,
-    tokenizer: ChatTokenizer,
-    count: int,
-    stops: Sequence[int],
-    room: int,
-    generator: torch.Generator,
-) -> list[NDArray[np.int32]]:
-    """Prompts that the target writes itself: sampled after the chat template's user header."""
-    marker = "\u2060"
-    rendered = tokenizer.apply_chat_template(
-        [{"role": "user", "content": marker}], add_generation_prompt=True, tokenize=False
-    )
-    before, after = rendered.split(marker)
-    encode: Any = tokenizer
-    head, tail = (encode(part, add_special_tokens=False)["input_ids"] for part in (before, after))
-    prompts: list[NDArray[np.int32]] = []
-    while len(prompts) < count:
-        batch = [np.asarray(head, dtype=np.int32)] * min(_BATCH, count - len(prompts))
-        turns = sample(
-            model, batch, max(8, room - len(head) - len(tail)), stops, [1.0] * len(batch), generator
+        self.stops = stop_ids(target)
+        self.tokenizer = AutoTokenizer.from_pretrained(str(target), local_files_only=True)
+        self.frame = ChatFrame(self.tokenizer, self.stops)
+        model = AutoModelForCausalLM.from_pretrained(
+            str(target), dtype=dtype, use_safetensors=True, local_files_only=True
         )
-        for turn in turns:
-            body = [token for token in turn if token not in stops]
-            prompts.append(np.asarray([*head, *body, *tail], dtype=np.int32))
-    return prompts
+        self.model = model.eval().requires_grad_(False)
+        self._lengths, self._seed, self._slots = lengths, seed, slots
+
+    def harvest(self, out: Path, shares: dict[str, int], prompts: Sequence[NDArray[np.int32]] = ()) -> Any:
+        """A `Harvest` into `out` with these shares of the kinds of prompts (see `prompts.Plan`)."""
+        from outrider.cloud.train.bulk import BulkDecoder
+        from outrider.cloud.train.harvest import Harvest
+        from outrider.cloud.train.prompts import Plan
+
+        plan = Plan(self.frame, prompts, shares, self._seed, self._lengths)
+        decoder = BulkDecoder(
+            self.model, self.stops, slots=self._slots, capacity=self._lengths.longest, seed=self._seed
+        )
+        return Harvest(plan, decoder, out)
 
 
-@torch.no_grad()
-def sample(
-    model: Any,
+def _written(
+    writer: Writer,
+    out: Path,
+    shares: dict[str, int],
     prompts: Sequence[NDArray[np.int32]],
-    max_tokens: int,
-    stops: Sequence[int],
-    temperatures: Sequence[float],
-    generator: torch.Generator,
-) -> list[list[int]]:
-    """Continuations of prompts in one batch, each at its own temperature (0 = greedy), stop id included."""
-    longest = max(map(len, prompts))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
-        mask[row, longest - len(prompt) :] = 1
-    answers: list[list[int]] = [[] for _ in prompts]
-    open_rows = torch.ones(len(prompts), dtype=torch.bool)
-    past, step = None, ids
-    heat = torch.tensor(temperatures)[:, None]
-    for _ in range(max_tokens):
-        positions = (mask.cumsum(1) - 1).clamp_min(0)[:, -step.shape[1] :]
-        out = model(input_ids=step, attention_mask=mask, position_ids=positions, cache=past, use_cache=True)
-        past = out.cache
-        chosen = _choose(out.logits[:, -1].float(), heat, generator)
-        for row in open_rows.nonzero()[:, 0].tolist():
-            answers[row].append(int(chosen[row]))
-            open_rows[row] = int(chosen[row]) not in stops
-        if not open_rows.any():
-            break
-        step = chosen[:, None]
-        mask = torch.cat((mask, torch.ones(len(prompts), 1, dtype=torch.long)), dim=1)
-    return answers
+    scripts: int | None,
+    say: Callable[[str], None],
+) -> Path:
+    last = 0.0
 
+    def report(progress: Any) -> None:
+        nonlocal last
+        if progress.seconds - last >= REPORT_SECONDS:
+            last = progress.seconds
+            say(f"{out.name}: {progress.line()}")
 
-def _choose(logits: Tensor, heat: Tensor, generator: torch.Generator) -> Tensor:
-    """One id per row: the best one at temperature 0, else a sample from the 40 best."""
-    best = logits.argmax(-1)
-    top, places = logits.topk(min(40, logits.shape[-1]))
-    law = (top / heat.clamp_min(1e-3)).softmax(-1)
-    drawn = places.gather(1, torch.multinomial(law, 1, generator=generator))[:, 0]
-    return torch.where(heat[:, 0] > 0, drawn, best)
+    done = writer.harvest(out, shares, prompts).run(scripts=scripts, report=report)
+    say(f"{out.name}: {done.rows} prompts answered, {done.tokens} tokens")
+    return out

@@ -2,11 +2,11 @@
 
 Rows live in slots of one preallocated K/V buffer, each at its own length: nothing is padded or moved, and a slot whose
 row has ended takes the next prompt in the same pass (continuous batching: Orca, Yu et al., OSDI 2022). All tokens of a
-pass are packed into one sequence for the linear layers; attention runs per group of neighbouring slots, up to the longest
-row of the group, with the query heads of one key head as rows of one product (no copy of keys or values).
+pass are packed into one sequence for the linear layers; attention runs per group of neighbouring slots, up to the
+longest row of the group, with the query heads of one key head as rows of one product (no copy of keys or values).
 
-What a row says depends on the model, the seed and the row's own key alone: greedy rows on nothing else, sampled rows draw
-from noise that is a function of (seed, key, step).
+What a row says depends on the model, the seed and the row's own key alone: greedy rows on nothing else, sampled rows
+draw from noise that is a function of (seed, key, step).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ NAME = "outrider-bulk"
 GROUP = 8
 """Slots per attention call: fewer waste less on unequal lengths, more waste less on calls."""
 _LOOKAHEAD = 48
+"""Jobs that may wait, so that a slot gets one of about its neighbours' length."""
 _HARMLESS = {"position_ids", "use_cache", "cache_position", "is_causal", "output_hidden_states"}
 
 
@@ -81,9 +82,9 @@ def attend(
     dropout: float = 0.0,
     **others: object,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function over [1, heads, tokens, dim]; writes keys and values, returns [1, tokens, heads, dim].
+    """transformers' attention function over [1, heads, tokens, dim]; writes keys and values.
 
-    Raises ValueError if the model asks for anything else than plain causal attention.
+    Returns [1, tokens, heads, dim]. Raises ValueError if the model asks for anything else than plain causal attention.
     """
     foreign = sorted(name for name, what in others.items() if what is not None and name not in _HARMLESS)
     if foreign or attention_mask is not None or dropout:
@@ -98,7 +99,12 @@ def attend(
         result[:count] = _decode(query[0, :, :count], keys, values, bulk, scaling)
     for lo, hi in bulk.prompts:
         result[lo:hi] = scaled_dot_product_attention(
-            query[:, :, lo:hi], key[:, :, lo:hi], value[:, :, lo:hi], is_causal=True, scale=scaling, enable_gqa=True
+            query[:, :, lo:hi],
+            key[:, :, lo:hi],
+            value[:, :, lo:hi],
+            is_causal=True,
+            scale=scaling,
+            enable_gqa=True,
         )[0].transpose(0, 1)
     return result[None], None
 
@@ -140,12 +146,15 @@ class BulkDecoder:
         """`capacity`: longest prompt with answer, tokens; `prefill_tokens`: prompt tokens of one pass, about."""
         self.model, self.capacity = model, capacity
         self._prefill_tokens = prefill_tokens
+        self._lookahead = min(_LOOKAHEAD, 2 * slots)
         model.set_attn_implementation(NAME)
         config = model.config
         self._kv_heads = config.num_key_value_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         # float32 also for a bfloat16 model: torch's CPU kernel is faster on it than the bytes it saves are worth.
-        self._buffer = torch.empty(config.num_hidden_layers, 2, slots, self._kv_heads, capacity, dim)
+        # Zeros, as hidden keys are read and NaN times nothing is NaN; numpy's, as they take memory only when written.
+        shape = (config.num_hidden_layers, 2, slots, self._kv_heads, capacity, dim)
+        self._buffer = torch.from_numpy(np.zeros(shape, np.float32))
         self._pick = Picker(model.get_output_embeddings(), seed)
         self._stops = np.asarray(sorted(stops), dtype=np.int64)
         self._watch = LoopWatch(slots)
@@ -161,7 +170,7 @@ class BulkDecoder:
         """Answer tokens computed so far."""
 
     @torch.no_grad()
-    def run(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[int]]]:
+    def run(self, jobs: Iterable[Job | None]) -> Iterator[tuple[Job, list[int]]]:
         """Each job with its answer (stop id included), as they end. A looping answer is cut: see `LoopWatch`.
 
         `jobs` is read as slots become free, so it may depend on what came out before; it may yield None for "nothing
@@ -169,7 +178,7 @@ class BulkDecoder:
         """
         source, waiting, dry = iter(jobs), list[Job](), False
         while True:
-            while not dry and len(waiting) < _LOOKAHEAD:
+            while not dry and len(waiting) < self._lookahead:
                 job = next(source, _END)
                 if job is _END:
                     dry = True
@@ -224,7 +233,9 @@ class BulkDecoder:
         ends = np.cumsum([len(decoding), *map(len, prompts)])
         ids = torch.from_numpy(np.concatenate((np.asarray(last, np.int64), *prompts)))
         positions = np.concatenate((self._length[decoding], *(np.arange(len(p)) for p in prompts)))
-        owners = np.concatenate((decoding, *(np.full(len(p), s) for p, s in zip(prompts, admitted, strict=True))))
+        owners = np.concatenate(
+            (decoding, *(np.full(len(p), s) for p, s in zip(prompts, admitted, strict=True)))
+        )
         self._length[decoding] += 1
         self._length[admitted] = [len(prompt) for prompt in prompts]
         step = Pass(

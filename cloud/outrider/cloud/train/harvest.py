@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,9 @@ class Harvest:
     """Takes scripts of a plan in order, several at once, and appends the rows of each when it is over."""
 
     def __init__(self, plan: Plan, decoder: BulkDecoder, out: Path) -> None:
-        """Raises ValueError if `out` holds rows that are not of a harvest."""
+        """Goes on with the rows `out` holds. Raises ValueError if they are not of this plan."""
         self.plan, self.decoder, self.out = plan, decoder, out
+        self._fingerprint = plan.fingerprint()
         self.progress = Progress()
         self._done = self._read_back()
         self._next = 0
@@ -65,11 +66,13 @@ class Harvest:
         report: Callable[[Progress], None] = lambda progress: None,
     ) -> Progress:
         """Write until the time, the answer tokens, the scripts or the plan are over; scripts begun are finished,
-        except for lack of time. `report` is called after every script.
+        except for lack of time. `report` is called after every script. In the end the rows are in the plan's order.
         """
         started = time.monotonic()
         limit = min((n for n in (scripts, self.plan.size) if n is not None), default=None)
-        jobs = self._jobs(lambda: self.progress.tokens >= tokens or time.monotonic() - started >= 0.97 * seconds, limit)
+        jobs = self._jobs(
+            lambda: self.progress.tokens >= tokens or time.monotonic() - started >= 0.97 * seconds, limit
+        )
         with self.out.open("a", encoding="utf-8") as stream:
             for job, answer in self.decoder.run(jobs):
                 rows = self._answered(job, answer)
@@ -77,12 +80,13 @@ class Harvest:
                 self.progress.seconds = time.monotonic() - started
                 if rows is not None:
                     index = job.key // _ASKS
-                    stream.writelines(_line(row, index, part) for part, row in enumerate(rows))
+                    stream.writelines(self._lines(rows, index))
                     stream.flush()
                     self._count(rows)
                     report(self.progress)
                 if self.progress.seconds >= seconds:
                     break
+        self._settle()
         return self.progress
 
     def _jobs(self, over: Callable[[], bool], limit: int | None) -> Iterator[Job | None]:
@@ -101,13 +105,19 @@ class Harvest:
         if index in self._done:
             return
         script = self.plan.script(index)
+        try:
+            asks = next(script)
+        except StopIteration:
+            return  # without a single question: its texts are too long
         self._running[index] = running = _Running(script, [], [], 0)
-        self._ask(index, running, next(script))
+        self._ask(index, running, asks)
 
     def _ask(self, index: int, running: _Running, asks: list[Ask]) -> None:
         running.asks, running.answers = asks, [None] * len(asks)
         for ask in asks:
-            self._ready.append(Job(index * _ASKS + running.asked, ask.prompt, ask.max_tokens, ask.temperature))
+            self._ready.append(
+                Job(index * _ASKS + running.asked, ask.prompt, ask.max_tokens, ask.temperature)
+            )
             running.asked += 1
 
     def _answered(self, job: Job, answer: list[int]) -> list[Row] | None:
@@ -129,45 +139,60 @@ class Harvest:
 
     def _count(self, rows: list[Row]) -> None:
         for row in rows:
-            self.progress.rows += 1
-            self.progress.tokens += len(row.answer)
-            self.progress.by_source[row.source] += len(row.answer)
+            self._add(row.source, len(row.answer))
+
+    def _add(self, source: str, tokens: int) -> None:
+        self.progress.rows += 1
+        self.progress.tokens += tokens
+        self.progress.by_source[source] += tokens
+
+    def _lines(self, rows: list[Row], index: int) -> Iterator[str]:
+        for part, row in enumerate(rows):
+            fields = {
+                "prompt_ids": row.prompt.tolist(),
+                "answer_ids": row.answer,
+                "temperature": row.temperature,
+                "source": row.source,
+                "place": [index, part, len(rows)],
+                "plan": self._fingerprint,
+            }
+            yield json.dumps(fields, separators=(",", ":")) + "\n"
 
     def _read_back(self) -> set[int]:
-        """Scripts whose rows are in the file; a torn last line and what belongs to it are removed."""
+        """Scripts whose rows are in the file; rows of a script that were not all written are removed."""
         if not self.out.exists():
             return set()
-        kept: list[str] = []
-        done: set[int] = set()
-        for number, line in enumerate(self.out.read_text(encoding="utf-8").splitlines(keepends=True), start=1):
-            if not line.endswith("\n"):
-                break
-            row = _parsed(line, f"{self.out}:{number}")
-            done.add(row["index"])
-            kept.append(line)
-            self.progress.rows += 1
-            self.progress.tokens += len(row["answer_ids"])
-            self.progress.by_source[row["source"]] += len(row["answer_ids"])
-        self.out.write_text("".join(kept), encoding="utf-8")
-        return done
+        kept = [(row, line) for row, line in self._rows() if row is not None]
+        found = Counter(row["place"][0] for row, _ in kept)
+        whole = [(row, line) for row, line in kept if found[row["place"][0]] == row["place"][2]]
+        for row, _ in whole:
+            self._add(str(row["source"]), len(row["answer_ids"]))
+        self._replace(line for _, line in whole)
+        return {row["place"][0] for row, _ in whole}
 
+    def _rows(self) -> Iterator[tuple[dict[str, Any] | None, str]]:
+        """Each line with its row; None for a torn last one."""
+        with self.out.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, start=1):
+                yield (self._parsed(line, number) if line.endswith("\n") else None), line
 
-def _line(row: Row, index: int, part: int) -> str:
-    fields = {
-        "prompt_ids": row.prompt.tolist(),
-        "answer_ids": row.answer,
-        "temperature": row.temperature,
-        "source": row.source,
-        "index": index,
-        "part": part,
-    }
-    return json.dumps(fields, separators=(",", ":")) + "\n"
+    def _parsed(self, line: str, number: int) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            index, part, parts = row["place"]
+            plan, _ = row["plan"], (row["answer_ids"], row["source"], index, part, parts)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.out}:{number}: not a row that can be gone on from: {error}") from error
+        if plan != self._fingerprint:
+            raise ValueError(f"{self.out}:{number}: made with other prompts, shares, lengths or seed")
+        return row
 
+    def _settle(self) -> None:
+        rows = [(row["place"], line) for row, line in self._rows() if row is not None]
+        self._replace(line for _, line in sorted(rows))
 
-def _parsed(line: str, where: str) -> dict[str, Any]:
-    try:
-        row: dict[str, Any] = json.loads(line)
-        row["index"], row["answer_ids"], row["source"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{where}: not a row of a corpus that can be resumed: {error}") from error
-    return row
+    def _replace(self, lines: Iterable[str]) -> None:
+        partial = self.out.with_name(self.out.name + ".partial")
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.writelines(lines)
+        partial.replace(self.out)

@@ -1,16 +1,18 @@
 """Where corpus prompts come from: scripts in which the target writes questions, documents and code for itself.
 
-A *script* is a generator that yields asks (texts the target shall continue), is sent their answers, and returns finished
-rows. Script number i of a plan is a function of (seed, i, prompt files) and of what the target answers, never of what
-else is being written.
+A *script* is a generator that yields asks (texts the target shall continue), is sent their answers, and returns
+finished rows. Script number i of a plan is a function of (seed, i, prompt files) and of what the target answers, never
+of what else is being written.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import re
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,11 @@ class Lengths:
     """Of a document the target writes."""
     prompt: int = 920
 
+    @property
+    def longest(self) -> int:
+        """Of any text with its continuation."""
+        return self.prompt + max(self.answer, self.document_answer)
+
 
 class ChatFrame:
     """The chat template in pieces of token ids: head, user turn, tail, answer, between, user turn, tail, …"""
@@ -70,7 +77,7 @@ class ChatFrame:
         rendered = tokenizer.apply_chat_template(talk, add_generation_prompt=True, tokenize=False)
         parts = re.split(f"{one}|{two}|{three}", rendered)
         if len(parts) != 4:
-            raise ValueError("the target's chat template does not show each message once, as it is")
+            raise ValueError("the target's chat template must show each of three messages once, as it is")
         self.head, _, self.between, self.tail = (self.encode(part) for part in parts)
 
     def encode(self, text: str) -> list[int]:
@@ -110,7 +117,7 @@ class Plan:
         seed: int = 1,
         lengths: Lengths | None = None,
     ) -> None:
-        """`shares`: scripts of each kind in a cycle; kinds "file" answers `prompts`, each once, in a shuffled order.
+        """`shares`: scripts of each kind in a cycle; kind "file" answers `prompts`, each once, in a shuffled order.
 
         Raises ValueError for an unknown kind or if nothing is asked for.
         """
@@ -120,7 +127,7 @@ class Plan:
         if not prompts:
             shares.pop("file", None)
         self.frame, self.seed, self.lengths = frame, seed, lengths or Lengths()
-        self._prompts = list(prompts)
+        self._prompts = [prompt for prompt in prompts if len(prompt) <= self.lengths.prompt]
         random.Random(f"order {seed}").shuffle(self._prompts)
         self.cycle = _interleaved(shares)
         if not self.cycle:
@@ -128,6 +135,15 @@ class Plan:
         self._files_per_cycle = self.cycle.count("file")
         self.size = None if set(self.cycle) - {"file"} else len(self._prompts)
         """Number of scripts; None: without end."""
+
+    def fingerprint(self) -> str:
+        """Short hash of everything that decides what is asked; a corpus goes on under the same plan only."""
+        digest = hashlib.sha256()
+        told = (self.seed, self.cycle, asdict(self.lengths), self.frame.head, self.frame.between)
+        digest.update(json.dumps(told).encode())
+        for prompt in self._prompts:
+            digest.update(np.int64(len(prompt)).tobytes() + prompt.astype(np.int32).tobytes())
+        return digest.hexdigest()[:16]
 
     def kind(self, index: int) -> str:
         """Kind of script `index`; files that are used up make way for the next kind of the cycle."""
@@ -143,7 +159,7 @@ class Plan:
         rng = random.Random(f"{self.seed} {index}")
         kind = self.kind(index)
         if kind == "file":
-            return _answer_file(self, rng, self._prompts[self._file_number(index)])
+            return _answered(self, self._prompts[self._file_number(index)], rng.choice(HEATS), kind)
         return _SCRIPTS[kind](self, rng)
 
     def _file_number(self, index: int) -> int:
@@ -157,7 +173,9 @@ DEFAULT_SHARES = {"self": 5, "question": 4, "instruction": 4, "talk": 3, "docume
 def _interleaved(shares: dict[str, int]) -> tuple[str, ...]:
     """Each kind at even distances."""
     places = [
-        ((turn + 0.5) / count, KINDS.index(kind), kind) for kind, count in shares.items() for turn in range(count)
+        ((turn + 0.5) / count, KINDS.index(kind), kind)
+        for kind, count in shares.items()
+        for turn in range(count)
     ]
     return tuple(kind for _, _, kind in sorted(places))
 
@@ -184,15 +202,24 @@ def _user_turn(
 ) -> Generator[list[Ask], list[list[int]], list[int]]:
     """Ids of a user turn: the opening if it is a whole sentence, else what the target makes of it."""
     start = plan.frame.encode(opening)
-    if _is_whole(opening) and rng.random() < 0.8:
+    begun = plan.frame.open_turn(opening, before)
+    room = min(plan.lengths.turn, plan.lengths.prompt - len(begun) - len(plan.frame.tail))
+    if room < 1 or (_is_whole(opening) and rng.random() < 0.8):
         return start
-    written = yield [Ask(plan.frame.open_turn(opening, before), plan.lengths.turn, 1.0)]
+    written = yield [Ask(begun, room, 1.0)]
     return start + plan.frame.body(written[0])
 
 
 def _single(plan: Plan, rng: random.Random, opening: str, source: str) -> Script:
     turn = yield from _user_turn(plan, rng, opening)
     prompt, heat = plan.frame.prompt(turn), rng.choice(HEATS)
+    return (yield from _answered(plan, prompt, heat, source))
+
+
+def _answered(plan: Plan, prompt: NDArray[np.int32], heat: float, source: str) -> Script:
+    """The row of one prompt; none if the prompt is too long."""
+    if len(prompt) > plan.lengths.prompt:
+        return []
     answers = yield [Ask(prompt, plan.lengths.answer, heat)]
     return [Row(prompt, answers[0], heat, source)]
 
@@ -224,7 +251,7 @@ def _talk(plan: Plan, rng: random.Random) -> Script:
         answer = (yield [Ask(prompt, plan.lengths.answer, heat)])[0]
         rows.append(Row(prompt, answer, heat, "talk"))
         before = [*prompt.tolist(), *frame.body(answer), *frame.between]
-        if len(before) + plan.lengths.turn > plan.lengths.prompt or len(rows) == 2:
+        if len(rows) == 2 or len(before) + len(frame.tail) >= plan.lengths.prompt:
             break
         turn = yield from _user_turn(plan, rng, rng.choice(("", "", rng.choice(words.OPENINGS))), before)
     return rows
@@ -237,22 +264,30 @@ def _document(plan: Plan, rng: random.Random) -> Script:
     size, heat = rng.randint(lengths.document // 3, lengths.document), rng.choice((0.8, 0.9, 1.0))
     if rng.random() < 0.6:
         opening = fill(rng.choice(words.ARTICLES), rng)
-        written = (yield [Ask(frame.raw(opening), size, heat)])[0]
+        begun = frame.raw(opening)[: lengths.prompt]
+        written = (yield [Ask(begun, min(size, lengths.longest - len(begun)), heat)])[0]
         text = opening + frame.text(written)
     else:
         prompt = frame.prompt(frame.encode(fill(rng.choice(words.ARTICLE_REQUESTS), rng)))
-        written = (yield [Ask(prompt, size, heat)])[0]
+        if len(prompt) > lengths.prompt:
+            return []
+        written = (yield [Ask(prompt, min(size, lengths.longest - len(prompt)), heat)])[0]
         rows.append(Row(prompt, written[: lengths.answer], heat, "article"))
         text = frame.text(written)
     asks: list[Ask] = []
-    for request in (rng.choice(words.SUMMARIES), rng.choice(words.SUMMARIES), rng.choice(words.DOCUMENT_TASKS)):
+    for request in (
+        rng.choice(words.SUMMARIES),
+        rng.choice(words.SUMMARIES),
+        rng.choice(words.DOCUMENT_TASKS),
+    ):
         request = fill(request.replace("{text}", "\u2060"), rng).replace("\u2060", text.strip())
         prompt = frame.prompt(frame.encode(request))
         if len(prompt) <= lengths.prompt:
             asks.append(Ask(prompt, lengths.document_answer, rng.choice(HEATS)))
     answers = yield asks
     rows += [
-        Row(ask.prompt, answer, ask.temperature, "document") for ask, answer in zip(asks, answers, strict=True)
+        Row(ask.prompt, answer, ask.temperature, "document")
+        for ask, answer in zip(asks, answers, strict=True)
     ]
     return rows
 
@@ -262,19 +297,12 @@ def _code(plan: Plan, rng: random.Random) -> Script:
     opening = fill('def {verb}_{object}({arguments}) -> {result}:\n    """ {docstart}', rng)
     if rng.random() < 0.7:
         opening = "from typing import List\n\n\n" + opening
-    written = (yield [Ask(plan.frame.raw(opening), plan.lengths.turn, 0.9)])[0]
+    begun = plan.frame.raw(opening)[: plan.lengths.prompt]
+    written = (yield [Ask(begun, min(plan.lengths.turn, plan.lengths.longest - len(begun)), 0.9)])[0]
     docstring = plan.frame.text(written).partition('"""')[0].rstrip()
     code = f'{opening}{docstring}\n    """\n'
     prompt = plan.frame.prompt(plan.frame.encode(rng.choice(words.CODE_REQUESTS).replace("{code}", code)))
-    heat = rng.choice(HEATS)
-    answers = yield [Ask(prompt, plan.lengths.answer, heat)]
-    return [Row(prompt, answers[0], heat, "code")]
-
-
-def _answer_file(plan: Plan, rng: random.Random, prompt: NDArray[np.int32]) -> Script:
-    heat = rng.choice(HEATS)
-    answers = yield [Ask(prompt, plan.lengths.answer, heat)]
-    return [Row(prompt, answers[0], heat, "file")]
+    return (yield from _answered(plan, prompt, rng.choice(HEATS), "code"))
 
 
 _SCRIPTS: dict[str, Callable[[Plan, random.Random], Script]] = {
