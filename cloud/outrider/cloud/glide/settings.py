@@ -61,12 +61,15 @@ class GlideSettings(DrafterSettings):
 def settings_for_target(
     config: Any,
     *,
-    num_layers: int = 4,
+    num_layers: int = 6,
     first_cross: int = 0,
     mlp_size: int = 0,
     init_layers: tuple[int, ...] | None = None,
 ) -> GlideSettings:
-    """Default settings for a Llama-like target, given its transformers config."""
+    """Default settings for a Llama-like target, given its transformers config.
+
+    Six layers have about as many parameters as the default MoA drafter trains.
+    """
     shape = target_shape(config)
     return GlideSettings(
         **shape,

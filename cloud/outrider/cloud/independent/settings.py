@@ -41,21 +41,19 @@ class IndependentSettings(DrafterSettings):
 def settings_for_target(
     config: Any,
     *,
-    num_layers: int = 4,
-    mlp_size: int | None = None,
+    num_layers: int = 7,
+    mlp_size: int = 0,
     init_layers: tuple[int, ...] | None = None,
 ) -> IndependentSettings:
     """Default settings for a Llama-like target, given its transformers config.
 
-    Four layers with an MLP a sixth wider than the target's have about as many parameters as the default drafters of
-    the other kinds.
+    Seven layers have about as many parameters as the default MoA drafter trains.
     """
     shape = target_shape(config)
-    wider = shape["intermediate_size"] * 7 // 6
     return IndependentSettings(
         **shape,
         num_layers=num_layers,
-        mlp_size=wider if mlp_size is None else mlp_size,
+        mlp_size=mlp_size,
         init_layers=end_layers(num_layers, shape["num_target_layers"])
         if init_layers is None
         else init_layers,
