@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from outrider.cloud.independent.drafter import IndependentDrafter
 from outrider.cloud.independent.settings import IndependentSettings
 from outrider.cloud.kinds.base import Text
-from outrider.cloud.kinds.registry import find_kind
+from outrider.cloud.kinds.registry import KINDS, find_kind
 from outrider.cloud.kinds.sources import even_layers
 from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.kinds.weights import load_drafter, save_drafter
@@ -180,8 +180,8 @@ def test_weights_survive_the_folder(tmp_path: Path) -> None:
 
 def test_parameters_match_the_default_drafter() -> None:
     """For the shapes of the embedded target, within a tenth of what MoA trains."""
-    counts = {name: parameters(name) for name in ("moa", "independent", "glide")}
-    for name in ("independent", "glide"):
+    counts = {name: parameters(name) for name in KINDS}
+    for name in KINDS:
         assert abs(counts[name] / counts["moa"] - 1) <= 0.1, counts
 
 
