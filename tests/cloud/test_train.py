@@ -19,6 +19,7 @@ from outrider.cloud.kinds.base import Text
 from outrider.cloud.kinds.settings import WEIGHTS_FILE
 from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.moa.device_half import DeviceHalf
+from outrider.cloud.moa.kind import moa_drafter
 from outrider.cloud.train.answers import ready_corpus
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.command import TrainingRequest, fresh_drafter, target_config, train_drafter
@@ -221,7 +222,8 @@ def test_trap_7_a_step_leaves_its_teachers_alone(tmp_path: Path, target: Path) -
 
 def test_training_learns(tmp_path: Path, target: Path) -> None:
     """The loss on a handful of texts falls, with every choice of loss."""
-    for number, choice in enumerate(({}, {"law": 0.0, "top": 1.0}, {"features": "on"}, {"features": "off"})):
+    choices: list[dict[str, Any]] = [{}, {"law": 0.0, "top": 1.0}, {"features": "on"}, {"features": "off"}]
+    for number, choice in enumerate(choices):
         plan = TrainingPlan(tokens=10**6, batch_tokens=1000, warmup_steps=1, **choice)
         trainer = trainer_for(tmp_path / str(number), target, tmp_path / "states", plan)
         losses = [trainer.step().law.item() for _ in range(25)]
@@ -231,7 +233,7 @@ def test_training_learns(tmp_path: Path, target: Path) -> None:
 def test_corrections_merge_into_the_frozen_layers(tmp_path: Path, target: Path) -> None:
     """Merged weights compute what the corrected layers computed in training."""
     trainer = trainer_for(tmp_path / "run", target, tmp_path / "states", TrainingPlan(minutes=1.0))
-    drafter = trainer.drafter
+    drafter = moa_drafter(trainer.drafter)
     with torch.no_grad():
         for parameter in drafter.corrections.parameters():
             parameter.normal_(0.0, 0.1)

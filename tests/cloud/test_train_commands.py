@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,7 @@ def test_train_then_export(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
     assert "held-out answers" in done.output
-    assert (
-        "GiB"
-        in done.output.splitlines()[
-            next(i for i, line in enumerate(done.output.splitlines()) if "states" in line)
-        ]
-    )
+    assert re.search(r"target states: .* GiB", done.output)
     record = json.loads((weights / "run.json").read_text())
     assert (record["seed"], record["plan"]["top"], record["settings"]["num_sa_layers"]) == (3, 0.5, 1)
     assert record["plan"]["mix"]["short"] == [2, 4]

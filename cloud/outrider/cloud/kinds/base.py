@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from outrider.cloud.kinds.layers import RmsNorm, target_like_layer
+from outrider.cloud.kinds.layers import RmsNorm, decoder_layer, target_like_layer
 from outrider.cloud.kinds.settings import DrafterSettings
 from outrider.cloud.train.losses import Losses, LossOptions, Teachers, law_losses, stream_loss
 
@@ -99,7 +99,8 @@ class TrainableDrafter(nn.Module):
         losses = law_losses(out.final[keep], kept, frozen.head.weight, options)
         if options.features > 0 and out.entering is not None and kept.stream is not None:
             losses = losses.plus_feature(
-                stream_loss(out.entering[keep], kept, frozen.layers[0].input_layernorm), options.features
+                stream_loss(out.entering[keep], kept, decoder_layer(frozen.layers[0]).input_layernorm),
+                options.features,
             )
         return losses
 

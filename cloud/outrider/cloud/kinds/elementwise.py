@@ -88,6 +88,8 @@ def compile_all() -> bool:
     """Compile the functions of this module for this process; False where there is no C++ compiler."""
     if not any(shutil.which(name) for name in ("g++", "c++", "clang++")):
         return False
+    # Trained and frozen weights, float32 and bfloat16, with and without gradients: each is a form of its own.
+    torch._dynamo.config.recompile_limit = 64
     for name, function in (
         ("rms_norm", _rms_norm),
         ("turn", _turn),

@@ -28,7 +28,7 @@ class BatchedMuon(torch.optim.Optimizer):
         super().__init__(list(parameters), {"lr": rate, "decay": decay, "momentum": momentum})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient."""
         del closure
         for group in self.param_groups:

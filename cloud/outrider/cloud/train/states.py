@@ -213,7 +213,7 @@ def _stored_shape(folder: Path, wanted: StateShape, extra: StateShape | None, ta
     if path.exists():
         raw = json.loads(path.read_text(encoding="utf-8"))
         found = StateShape(tuple(raw["layers"]), tuple(raw["streams"]), raw["kv_width"], raw["hidden"])
-        if not found.holds(wanted) or raw.get("target", target) != target:
+        if not found.holds(wanted) or (target and raw.get("target", target) != target):
             raise ValueError(f"{folder} caches other states ({found}), wanted {wanted}; use another folder")
         return found
     layers, streams = set(wanted.layers), set(wanted.streams)
