@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
+from transformers import AutoConfig
 
 from outrider.client import bundle as bundle_module
 from outrider.client.bundle import load_bundle
 from outrider.client.drafter import Budget, Confidence
 from outrider.client.onnxfile import BrokenFile, metadata, refers_outside
 from outrider.cloud.fingerprint import weights_fingerprint
+from outrider.cloud.moa.server_half import ServerHalf
 from outrider.shared.errors import BundleError, ConfigError
 from outrider.shared.tokenizer import Tokenizer, build_artefact
 from tests.tiny import END_ID, VOCABULARY
@@ -61,7 +63,9 @@ def test_a_bundle_says_what_it_is(bundle_path: Path) -> None:
     assert bundle.tokenizer.artefact == build_artefact(target)
     assert (bundle.kind, bundle.training_step, bundle.stop_ids) == ("moa", 7, (END_ID,))
     assert bundle.weights == weights_fingerprint(target)
-    assert [(plane.plane, plane.width, plane.parts) for plane in bundle.planes] == [(0, 64, 2), (1, 64, 2)]
+    half = ServerHalf.load(bundle_path.parent / "weights", AutoConfig.from_pretrained(target))
+    sent = [(plane.plane, plane.width, plane.parts) for plane in half.planes]
+    assert len(sent) == 3 and [(plane.plane, plane.width, plane.parts) for plane in bundle.planes] == sent
     assert bundle.max_position == 2048 and bundle.settings["num_tli_layers"] == 1
 
 

@@ -121,7 +121,8 @@ def test_the_shape_chosen_is_the_best(
     for levels in range(1, depth + 1):
         for count in range(1, most[0] + 1):
             if tree:
-                size = best_trees(law, levels, most[0])[count - 1] if count <= len(law[0]) ** levels else None
+                trees = best_trees(law, levels, most[0])
+                size = trees[count - 1] if count <= len(trees) else None
             elif count == levels:
                 firsts = [law[min(level, len(law) - 1)][0] for level in range(levels)]
                 size = Size(levels, levels, levels, float(sum(np.cumprod(firsts))))

@@ -24,8 +24,8 @@ from outrider.client.drafter import Budget, Drafter, Law, Proposal, Rows, Sequen
 from outrider.client.drafters.buffers import RowStore
 from outrider.client.drafters.graph import Array, Layout, open_session
 from outrider.client.drafters.growth import best_path, worth_keeping
+from outrider.client.drafters.trees import Coins
 from outrider.shared.draft import Draft
-from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 
 DEFAULT_LAW: Law = tuple(tuple(0.5 * 0.8**head * 0.35**rank for rank in range(8)) for head in range(8))
@@ -91,7 +91,7 @@ class MedusaDrafter(SequenceDrafter):
         self.graph = graph
         self.layout = graph.layout
         self.rows = RowStore(graph.layout.row_widths, graph.layout.max_position)
-        self._noise: dict[tuple[int, int], Array] = {}
+        self.coins = Coins(self.layout.vocabulary)
 
     # ---------------------------------------------------------------------------------------------- the five verbs
 
@@ -135,21 +135,11 @@ class MedusaDrafter(SequenceDrafter):
         noise = np.zeros((self.graph.heads, len(self.layout.vocabulary)), np.float32)
         if warm:
             for head in range(behind, self.graph.heads):
-                noise[head] = self._coins(sampling.seed, newest + 2 + head)
+                noise[head] = self.coins.at(sampling.seed, newest + 2 + head)
         self.counters.passes += 1
         self.counters.ingested += 1
         feature = self.rows.planes[0][newest : newest + 1]
         return self.graph.run(feature, noise, sampling.temperature, children)
-
-    def _coins(self, seed: int, position: int) -> Array:
-        """The shared noise of the token at ``position``, for the draft vocabulary: [V_d]."""
-        key = (seed, position)
-        if key not in self._noise:
-            if len(self._noise) > 64:
-                self._noise.clear()
-            full = gumbel(seed, position, self.layout.vocabulary, len(self.layout.vocabulary))
-            self._noise[key] = np.asarray(full, np.float32)
-        return self._noise[key]
 
 
 # ------------------------------------------------------------------------------------------------------------ the tree
