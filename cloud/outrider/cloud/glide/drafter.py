@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from outrider.cloud.glide.settings import GlideSettings
 from outrider.cloud.kinds.base import DrafterOutput, FrozenTarget, Text, TrainableDrafter
-from outrider.cloud.kinds.layers import DecoderLayer, RmsNorm, attend, rotate, target_like_layer
+from outrider.cloud.kinds.layers import DecoderLayer, Linear, RmsNorm, attend, rotate, target_like_layer
 from outrider.cloud.kinds.passes import Angles, causal_layer, causal_masks, whole_angles
 
 
@@ -32,8 +32,8 @@ class CrossAttention(nn.Module):
         s = settings
         self.heads, self.head_dim = s.num_heads, s.head_dim
         self.norm = RmsNorm(s.hidden_size, s.rms_norm_eps)
-        self.q_proj = nn.Linear(s.hidden_size, s.num_heads * s.head_dim, bias=s.attention_bias)
-        self.o_proj = nn.Linear(s.num_heads * s.head_dim, s.hidden_size, bias=False)
+        self.q_proj = Linear(s.hidden_size, s.num_heads * s.head_dim, bias=s.attention_bias)
+        self.o_proj = Linear(s.num_heads * s.head_dim, s.hidden_size, bias=False)
         self.null_k = nn.Parameter(torch.zeros(1, s.kv_width))
         self.null_v = nn.Parameter(torch.zeros(1, s.kv_width))
 
