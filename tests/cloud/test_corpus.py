@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from outrider.cloud.cli import app
 from outrider.cloud.train import words
 from outrider.cloud.train.answers import Writer, ready_corpus
 from outrider.cloud.train.corpus import read_examples, read_json_lines
-from outrider.cloud.train.prompts import DEFAULT_SHARES, Lengths, Plan, Script
+from outrider.cloud.train.prompts import DEFAULT_SHARES, Lengths, Plan, Script, fill
 from outrider.cloud.train.repetition import compressed_bytes, corpus_statistics
 from outrider.shared.errors import ConfigError
 from tests.tiny import END_ID, make_target
@@ -115,6 +116,26 @@ def test_every_frame_can_be_filled() -> None:
             assert names <= {*words.LISTS, "opening"}, frame
     assert all(len(set(given)) == len(given) > 0 for given in words.LISTS.values())
     assert len(set(words.OPENINGS)) == len(words.OPENINGS) > 200
+
+
+@pytest.mark.data
+def test_frames_say_nothing_of_an_evaluation_set(shared_data: Path) -> None:
+    """No filled frame holds a message of a set that drafters are evaluated on."""
+    sets = sorted(shared_data.glob("prompts/moa-eval/*.jsonl")) + [
+        shared_data / "prompts/spec-bench/question.jsonl"
+    ]
+    turns = {
+        " ".join(turn.lower().split())
+        for path in sets
+        for row in read_json_lines(path)
+        for turn in row["turns"]
+    }
+    rng = random.Random(0)
+    frames = (*words.QUESTIONS, *words.INSTRUCTIONS, *words.TALKS, *words.ARTICLES, *words.ARTICLE_REQUESTS)
+    filled = {" ".join(fill(frame, rng).lower().split()) for frame in frames for _ in range(40)}
+    assert len(turns) > 500
+    assert not [one for one in filled for turn in turns if len(turn) >= 12 and turn in one]
+    assert not filled & turns
 
 
 def test_a_resumed_file_equals_an_uninterrupted_one(writer: Writer, tmp_path: Path) -> None:
@@ -223,14 +244,14 @@ def test_the_command_writes_resumes_and_counts(target: Path, tmp_path: Path) -> 
         "--documents",
         "0",
     )
-    short = ("--answer-tokens", "8", "--prompt-tokens", "150", "--slots", "4", "--dtype", "float32")
+    short = ("--answer-tokens", "8", "--prompt-tokens", "150", "--slots", "2", "--dtype", "float32")
     usual = ("corpus", str(out), str(prompts), "--target", str(target), *own, "--code", "0", *short)
     assert command(*usual, "--tokens", "30").exit_code == 0
     rows = list(read_json_lines(out))
     assert {row["source"] for row in rows} == {"file", "question"}
     refused = command(*usual, "--tokens", "30")
     assert isinstance(refused.exception, ConfigError) and "--resume" in refused.exception.remedy
-    assert command(*usual, "--tokens", "500", "--resume").exit_code == 0
+    assert command(*usual, "--tokens", "160", "--resume").exit_code == 0
     assert len(list(read_json_lines(out))) > len(rows)
     told = command("corpus-stats", str(out))
     assert told.exit_code == 0 and "question" in told.stdout and "all" in told.stdout
