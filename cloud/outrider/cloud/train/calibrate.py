@@ -217,8 +217,9 @@ def true_ranks(scores: Tensor, truth: Tensor, vocabulary: Tensor) -> Tensor:
 
 
 def observe(scores: Tensor, truth: Tensor, vocabulary: Tensor) -> Children:
-    """The children at n positions: scores [n, V_d], truth target ids [n], vocabulary ascending [V_d]."""
-    places = torch.searchsorted(vocabulary, truth).clamp_max(len(vocabulary) - 1)
+    """The children at n positions: scores [n, V_d], truth target ids [n], vocabulary in any order [V_d]."""
+    order = vocabulary.argsort()
+    places = order[torch.searchsorted(vocabulary[order], truth).clamp_max(len(vocabulary) - 1)]
     chosen = scores.gather(-1, places[:, None])[:, 0]
     chosen[vocabulary[places] != truth] = torch.nan
     totals = torch.stack([torch.logsumexp(scores / kappa, -1) for kappa in GRID], -1)
