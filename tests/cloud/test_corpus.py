@@ -244,7 +244,7 @@ def test_the_command_writes_resumes_and_counts(target: Path, tmp_path: Path) -> 
         "--documents",
         "0",
     )
-    short = ("--answer-tokens", "8", "--prompt-tokens", "150", "--slots", "2", "--dtype", "float32")
+    short = ("--answer-tokens", "8", "--prompt-tokens", "100", "--slots", "2", "--dtype", "float32")
     usual = ("corpus", str(out), str(prompts), "--target", str(target), *own, "--code", "0", *short)
     assert command(*usual, "--tokens", "30").exit_code == 0
     rows = list(read_json_lines(out))

@@ -105,6 +105,7 @@ def _prepare(
         answer=answer,
         document_answer=min(answer, Lengths().document_answer),
         document=min(Lengths().document, prompt * 3 // 4),
+        turn=min(Lengths().turn, prompt // 4),
         prompt=prompt,
     )
     folder = target_folder(target, lambda line: typer.echo(line, err=True))
