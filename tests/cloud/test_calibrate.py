@@ -62,7 +62,7 @@ def test_coupled_samples_need_a_kappa_of_their_own() -> None:
     """
     rng = np.random.default_rng(3)
     texts = []
-    for seed in range(6):
+    for seed in range(16):
         logits = rng.normal(0.0, 2.0, (500, len(VOCABULARY)))
         noise = np.stack([gumbel(seed, place, VOCABULARY.numpy(), 60) for place in range(500)])
         own = torch.from_numpy(logits + noise).float()
