@@ -30,6 +30,8 @@ from tests.tiny_weights import make_weights
 
 PROMPT = tuple((17 * i + 5) % 280 for i in range(70))
 LENGTH = 12
+PLANES = 3
+"""Cross-attention K/V of the default drafter's two blocks, and K/V of its one target layer."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def test_rows_over_the_wire_are_the_server_halfs(
         device = asyncio.run(drafted_with_rows(handle, encoding))
         planes = device.opened.planes if device.opened else ()
         expected = handle.run(lambda _: asyncio.to_thread(expected_rows, handle, folders[1], device.held.ids))
-        assert len(planes) == len(expected) == 2
+        assert len(planes) == len(expected) == PLANES
         for frame in device.rows:
             plane = planes[frame.plane]
             assert plane.encoding is encoding
@@ -111,7 +113,7 @@ def test_the_bundle_described_is_the_one_fetched(loaded: Loaded) -> None:
     description = loaded.description
     (info,) = description.bundles
     assert description.fingerprints.bundle == info.sha256 and info.drafter_kind == "moa"
-    assert info.training_step == 7 and info.draft_vocabulary_size == 288 and len(info.planes) == 2
+    assert info.training_step == 7 and info.draft_vocabulary_size == 288 and len(info.planes) == PLANES
     assert Feature.STATE_ROWS in description.features
 
     async def fetch(address: str) -> bytes:

@@ -188,11 +188,12 @@ def test_cross_attention_starts_as_the_targets_own(target: Path) -> None:
     config = AutoConfig.from_pretrained(str(target), local_files_only=True)
     kind = find_kind("moa")
     changes = {"memory": "none", "tli_full": True, "num_tli_layers": 1, "later_sa_layers": (1,)}
+    changes |= {"direct_layer": 1, "later_direct_layers": (2,)}
     settings = kind.settings_for(config, **changes, draft_vocabulary=(0, 1, 2))
     assert isinstance(settings, MoaSettings)
     drafter, weights = MoaDrafter(settings), TargetWeights(target)
     kind.initialise(drafter, weights, 1)
-    assert settings.direct_layers == (1, 2) and settings.sources == (0, 1, 2, 2)
+    assert settings.direct_layers == (1, 2) and settings.sources == (0, 1, 2)
     kv = random_kv(settings, LENGTH)
     for plane, layer in enumerate(settings.direct_layers):
         true = kv[:, settings.needed_layers.index(layer)].flatten(1)

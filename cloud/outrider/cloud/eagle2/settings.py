@@ -44,16 +44,17 @@ class Eagle2Settings(DrafterSettings):
 
 
 def settings_for_target(
-    config: Any, *, num_layers: int = 7, mlp_size: int | None = None, feature_noise: float = 0.1
+    config: Any, *, num_layers: int | None = None, mlp_size: int | None = None, feature_noise: float = 0.1
 ) -> Eagle2Settings:
     """Default settings for a Llama-like target, given its transformers config.
 
-    For SmolLM2-135M seven layers make 25.4 M trained parameters, as many as MoA's default.
+    Seven layers, or all that a smaller target has; for SmolLM2-135M they make 25.4 M trained parameters, as many
+    as MoA's default.
     """
     shape = target_shape(config)
     return Eagle2Settings(
         **shape,
-        num_layers=num_layers,
+        num_layers=min(7, shape["num_target_layers"]) if num_layers is None else num_layers,
         mlp_size=mlp_size or shape["intermediate_size"],
         feature_noise=feature_noise,
     )
