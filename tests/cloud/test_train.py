@@ -16,10 +16,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from outrider.cloud.kinds.base import Text
+from outrider.cloud.kinds.registry import of_kind
 from outrider.cloud.kinds.settings import WEIGHTS_FILE
 from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.moa.device_half import DeviceHalf
-from outrider.cloud.moa.kind import moa_drafter
+from outrider.cloud.moa.drafter import MoaDrafter
 from outrider.cloud.train.answers import ready_corpus
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.command import TrainingRequest, fresh_drafter, target_config, train_drafter
@@ -233,7 +234,7 @@ def test_training_learns(tmp_path: Path, target: Path) -> None:
 def test_corrections_merge_into_the_frozen_layers(tmp_path: Path, target: Path) -> None:
     """Merged weights compute what the corrected layers computed in training."""
     trainer = trainer_for(tmp_path / "run", target, tmp_path / "states", TrainingPlan(minutes=1.0))
-    drafter = moa_drafter(trainer.drafter)
+    drafter = of_kind(trainer.drafter, MoaDrafter)
     with torch.no_grad():
         for parameter in drafter.corrections.parameters():
             parameter.normal_(0.0, 0.1)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from outrider.cloud.eagle2.drafter import Eagle2Drafter
 from outrider.cloud.eagle2.init import initialise
 from outrider.cloud.eagle2.server_half import FeatureServerHalf
 from outrider.cloud.eagle2.settings import Eagle2Settings, settings_for_target
-from outrider.cloud.kinds.base import FrozenTarget, TrainableDrafter
+from outrider.cloud.kinds.base import TrainableDrafter
 from outrider.cloud.kinds.registry import Kind
 from outrider.cloud.train.blocks import BlockMix
 
@@ -19,22 +16,6 @@ def server_half(drafter: TrainableDrafter) -> FeatureServerHalf:
     return FeatureServerHalf(drafter.settings)
 
 
-def build_graph(
-    drafter: TrainableDrafter,
-    frozen: FrozenTarget,
-    max_position: int,
-    metadata: Mapping[str, str],
-    *,
-    int8: bool = True,
-) -> Any:
-    """The device's ONNX model; onnx is loaded only here. TypeError for a drafter of another kind."""
-    from outrider.cloud.eagle2.graph import build_graph as build
-
-    if not isinstance(drafter, Eagle2Drafter):
-        raise TypeError(f"expected an Eagle2Drafter, got {type(drafter).__name__}")
-    return build(drafter, frozen, max_position, dict(metadata), int8=int8)
-
-
 KIND = Kind(
     name="eagle2",
     settings_class=Eagle2Settings,
@@ -42,7 +23,6 @@ KIND = Kind(
     build=Eagle2Drafter,
     initialise=initialise,
     server_half=server_half,
-    build_graph=build_graph,
     # Training is one shifted pass, so that only withheld rows differ from the rest.
     mix=BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.03),
 )
