@@ -148,7 +148,7 @@ def test_any_setting_can_be_overridden(kind: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trap_10_a_scaled_rotation_is_refused(kind: str, target: Path) -> None:
+def test_trap_b10_a_scaled_rotation_is_refused(kind: str, target: Path) -> None:
     """No kind is trained on angles that only a part of it would know about."""
     config: Any = AutoConfig.from_pretrained(target)
     config.rope_parameters = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0}
@@ -160,7 +160,7 @@ def test_trap_10_a_scaled_rotation_is_refused(kind: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trap_4_norm_weights_start_at_one(kind: str, target: Path) -> None:
+def test_trap_b4_norm_weights_start_at_one(kind: str, target: Path) -> None:
     """Every norm of a fresh module scales by exactly 1 until the target's or training's weights come."""
     entry = find_kind(kind)
     torch.manual_seed(0)
@@ -172,7 +172,7 @@ def test_trap_4_norm_weights_start_at_one(kind: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trap_7_training_leaves_texts_and_teachers_alone(kind: str, target: Path) -> None:
+def test_trap_b7_training_leaves_texts_and_teachers_alone(kind: str, target: Path) -> None:
     """Noise and targets never share memory: everything a step was given is bitwise what it was."""
     drafter, frozen = make(kind, target)
     texts, teachers = batch(drafter.settings)
@@ -204,7 +204,7 @@ def test_every_parameter_learns(kind: str, target: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_trap_13_one_seed_is_one_drafter(kind: str, target: Path) -> None:
+def test_trap_b13_one_seed_is_one_drafter(kind: str, target: Path) -> None:
     """The same seed initialises the same weights and gives the same loss, to the bit."""
     runs = []
     for _ in range(2):

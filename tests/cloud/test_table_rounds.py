@@ -354,8 +354,8 @@ def test_a_stop_of_one_session_leaves_the_others_alone() -> None:
     assert bench.one(Verdict, 2).outcome is RoundOutcome.VERIFIED
 
 
-def test_sampled_text_is_the_targets_own_whatever_was_drafted() -> None:
-    """With coins keyed by seed and position the text does not depend on drafts."""
+def test_trap_b9_sampled_text_is_the_targets_own_whatever_was_drafted() -> None:
+    """Sampling is part of verification: with coins keyed by seed and position the text does not depend on drafts."""
     sampling = Sampling(temperature=0.9, seed=5)
     bench = opened(Bench(), turn=turn(sampling=sampling))
     said = bench.alone(PROMPT, 6, sampling)

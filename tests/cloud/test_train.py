@@ -169,7 +169,7 @@ def test_resumed_run_is_the_uninterrupted_one(tmp_path: Path, target: Path) -> N
         assert second.progress.answer_tokens == whole.progress.answer_tokens
 
 
-def test_trap_13_one_seed_is_one_set_of_weights(tmp_path: Path, target: Path) -> None:
+def test_trap_b13_one_seed_is_one_set_of_weights(tmp_path: Path, target: Path) -> None:
     """Two runs of one seed agree to the bit; another seed starts and ends elsewhere."""
     runs = {}
     for name, seed in (("a", 7), ("b", 7), ("c", 8)):
@@ -205,7 +205,7 @@ def test_a_run_goes_on_with_the_shapes_it_began_with(tmp_path: Path, target: Pat
         trainer_for(tmp_path / "run", target, tmp_path / "states", plan).resume()
 
 
-def test_trap_7_a_step_leaves_its_teachers_alone(tmp_path: Path, target: Path) -> None:
+def test_trap_b7_a_step_leaves_its_teachers_alone(tmp_path: Path, target: Path) -> None:
     """Target states are bitwise the same after a step as before."""
     plan = TrainingPlan(tokens=400, batch_tokens=1000)
     trainer = trainer_for(tmp_path / "run", target, tmp_path / "states", plan)
