@@ -38,6 +38,7 @@ from outrider.shared.tokenizer import Tokenizer
 RESULTS = Path(__file__).with_name("results") / "ablations.json"
 BASE = "base"
 MEASURES = ("tau_chain6", "tau_tree24", "standalone_20")
+ONE_BLOCK = ("--set", "num_sa_layers=3", "--set", "later_sa_layers=")
 EVERY_THIRD = ("--set", "lsa_layers=2,5,8,11,14,17,20,23,26,29")
 
 Row = dict[str, Any]
@@ -68,8 +69,13 @@ class Variant:
 
 
 VARIANTS = (
-    Variant(name=BASE, shows="the default: N = 3, one block, LSA over three layers, mixed hidden spans"),
-    Variant(name="no-lsa", shows="rows from one layer's K/V alone", words=("--set", "memory=none")),
+    Variant(name=BASE, shows="the default: N = 3, two blocks, LSA over three layers, mixed hidden spans"),
+    Variant(name="no-lsa", shows="rows of the direct paths alone", words=("--set", "memory=none")),
+    Variant(
+        name="last-layer",
+        shows="one block that reads the last layer's K/V alone",
+        words=("--set", "memory=none", *ONE_BLOCK, "--set", "direct_layer=29"),
+    ),
     Variant(name="lsa-third", shows="LSA over every third layer", words=EVERY_THIRD),
     Variant(
         name="layer-weights",
@@ -83,7 +89,17 @@ VARIANTS = (
     ),
     Variant(name="n0", shows="no target layer on the device", words=("--set", "num_tli_layers=0")),
     Variant(name="n1", shows="one target layer on the device", words=("--set", "num_tli_layers=1")),
-    Variant(name="two-blocks", shows="a second SA + CA pair", words=("--set", "later_sa_layers=2")),
+    Variant(name="one-block", shows="three SA and one CA instead of two and two", words=ONE_BLOCK),
+    Variant(
+        name="paired-blocks",
+        shows="two SA + CA pairs instead of two SA before the first CA",
+        words=("--set", "num_sa_layers=1", "--set", "later_sa_layers=1"),
+    ),
+    Variant(
+        name="frozen-top",
+        shows="top layers as the target's (the paper), not trained",
+        words=("--set", "tli_full=false"),
+    ),
     Variant(name="no-whole-answers", shows="no answer hidden as a whole", words=("--spans", "no-whole")),
     Variant(name="no-features", shows="the law alone", words=("--loss", "features=off")),
     Variant(
@@ -185,11 +201,13 @@ class Ablations:
 
     def _measure(self, variant: Variant) -> Row:
         folder = self._trained(variant if variant.trained else VARIANTS[0])
-        spec = str(folder / "weights")
+        # Finished weights are stored as int8; the trainer's own checkpoint is not rounded.
+        source = folder / "run" / "run" if variant.float32 else folder / "weights"
+        spec = str(source)
         if not variant.trained:
             bundle = folder / f"{variant.name}.onnx"
             export_bundle(
-                Path(spec),
+                source,
                 self.target.folder,
                 bundle,
                 int8=not variant.float32,
