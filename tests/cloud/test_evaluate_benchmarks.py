@@ -119,6 +119,7 @@ def test_table_two_measures_trained_and_derived_variants_once(
     made = ablations.digest_of((), 10.0, ["corpus.jsonl"])
     weights = tmp_path / "runs" / f"base-{made[:8]}" / "weights"
     shutil.copytree(folder / "weights", weights)
+    shutil.copytree(folder / "weights", weights.parent / "run" / "run")  # the trainer's own, not rounded
     record = {"held_out": {"all": {"tau": {"6": 1.75}, "offline": 0.25}, "distinct": {"tau": {"6": 1.5}}}}
     weights.joinpath("run.json").write_text(json.dumps(record))
     ablations.Ablations(options(ablations, monkeypatch, *words)).run()
