@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -15,20 +15,9 @@ from outrider.cloud.kinds.base import FrozenTarget, Text, TrainableDrafter
 from outrider.cloud.medusa.drafter import MedusaDrafter
 from outrider.cloud.medusa.settings import MedusaSettings
 from outrider.cloud.train.blocks import rows_of_blocks
+from tests.tiny_kinds import SHAPE
 
-HIDDEN, VOCABULARY = 32, 64
-SHAPE: dict[str, Any] = {
-    "hidden_size": HIDDEN,
-    "num_target_layers": 6,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 48,
-    "vocab_size": VOCABULARY,
-    "rope_theta": 10000.0,
-    "rms_norm_eps": 1e-5,
-    "draft_vocabulary": tuple(range(0, VOCABULARY, 2)),
-}
+HIDDEN, VOCABULARY = int(SHAPE["hidden_size"]), int(SHAPE["vocab_size"])
 D = TypeVar("D", bound=TrainableDrafter)
 
 

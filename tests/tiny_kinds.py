@@ -61,11 +61,13 @@ def rows_of_kind(drafter: TrainableDrafter, kv: Tensor, start: int = 0) -> list[
     return rows
 
 
-def graph_of(drafter: TrainableDrafter, frozen: FrozenTarget) -> OnnxGraph:
-    """The float32 graph."""
+def graph_of(
+    drafter: TrainableDrafter, frozen: FrozenTarget, *, kappa: float = KAPPA, max_position: int = MAX_POSITION
+) -> OnnxGraph:
+    """The float32 graph, with the layout its bundle would have."""
     s = drafter.settings
     kind = find_kind(s.kind)
-    model = kind.build_graph(drafter, frozen, MAX_POSITION, {}, int8=False)
+    model = kind.build_graph(drafter, frozen, max_position, {}, int8=False)
     layout = Layout(
         kind=s.kind,
         own_layers=s.own_layers,
@@ -73,8 +75,8 @@ def graph_of(drafter: TrainableDrafter, frozen: FrozenTarget) -> OnnxGraph:
         tli_layers=len(s.tli_layers),
         row_widths=tuple(plane.width for plane in kind.server_half(drafter).planes),
         vocabulary=np.array(s.draft_vocabulary, np.int64),
-        kappa=KAPPA,
-        max_position=MAX_POSITION,
+        kappa=kappa,
+        max_position=max_position,
         row_mask=any(tensor.name == "tli_mask" for tensor in model.graph.input),
     )
     return OnnxGraph(model.SerializeToString(), layout)

@@ -10,12 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.client.drafter import Budget, Proposal
-from outrider.client.drafters.graph import Layout, OnnxGraph
+from outrider.client.drafters.graph import OnnxGraph
 from outrider.client.drafters.moa import GraphDrafter
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
 from outrider.cloud.moa.graph import build_graph
-from outrider.cloud.moa.server_half import row_planes
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 from tests.tiny_drafter import (
@@ -28,6 +27,7 @@ from tests.tiny_drafter import (
     tiny_settings,
     trained_and_merged,
 )
+from tests.tiny_kinds import KAPPA, graph_of
 
 LENGTH = 24
 MAX_POSITION = 640
@@ -52,19 +52,7 @@ def graph(case: Case) -> OnnxGraph:
     """The float32 graph of the random drafter."""
     settings = case_settings(case)
     drafter, _, merged = trained_and_merged(settings)
-    model = build_graph(drafter, merged, MAX_POSITION, {}, int8=False)
-    layout = Layout(
-        kind="moa",
-        own_layers=settings.own_layers,
-        own_width=settings.kv_width,
-        tli_layers=settings.num_tli_layers,
-        row_mask=settings.num_tli_layers > 0 or any(settings.later_sa_layers),
-        row_widths=tuple(plane.width for plane in row_planes(settings)),
-        vocabulary=np.array(settings.draft_vocabulary, np.int64),
-        kappa=1.3,
-        max_position=MAX_POSITION,
-    )
-    return OnnxGraph(model.SerializeToString(), layout)
+    return graph_of(drafter, merged, max_position=MAX_POSITION)
 
 
 @cache
@@ -198,7 +186,7 @@ def test_first_token_is_the_shared_coins_choice(temperature: float) -> None:
         if temperature:
             scores = scores / temperature + gumbel(77, length, vocabulary, VOCABULARY)
         assert proposal.draft.ids == (vocabulary[scores.argmax()],)
-        calibrated = scores * (temperature or 1.0) / 1.3
+        calibrated = scores * (temperature or 1.0) / KAPPA
         expected = calibrated.max() - np.log(np.exp(calibrated - calibrated.max()).sum()) - calibrated.max()
         assert proposal.log_probs[0] == pytest.approx(expected, abs=1e-3)
 

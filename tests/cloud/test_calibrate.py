@@ -169,7 +169,7 @@ def test_too_little_text_is_said_and_nothing_is_fitted() -> None:
     settings = replace(tiny_settings(0), kappa=1.25)
     drafter, frozen = random_drafter(settings)
     examples = held_out(3, 20)
-    found = calibrate(drafter, frozen, torch.randn(64, 32), Cache(settings, examples), examples, [0, 1, 2])  # type: ignore[arg-type]
+    found = calibrate(drafter, frozen, torch.randn(64, 32), Cache(settings, examples), examples, [0, 1, 2])
     assert not found.enough and "not calibrated: 57" in found.line() and str(LEAST_POSITIONS) in found.line()
     assert found.apply(settings) is settings
 

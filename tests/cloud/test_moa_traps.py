@@ -18,7 +18,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from outrider.client.drafter import Budget
-from outrider.client.drafters.graph import Layout, OnnxGraph
 from outrider.client.drafters.moa import GraphDrafter
 from outrider.cloud.drafters import StateRows
 from outrider.cloud.engine import Engine
@@ -28,7 +27,6 @@ from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf, DeviceStep
 from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter, Text
-from outrider.cloud.moa.graph import build_graph
 from outrider.cloud.moa.server_half import ServerHalf, row_planes
 from outrider.cloud.rules import Nodes
 from outrider.cloud.rules.greedy import Greedy
@@ -51,6 +49,7 @@ from tests.tiny_drafter import (
     tiny_settings,
     trained_and_merged,
 )
+from tests.tiny_kinds import graph_of
 
 LENGTH = 16
 
@@ -172,19 +171,7 @@ def test_trap_b1_target_layers_have_the_true_kv_in_a_tree(num_tli: int, folder: 
 def graph_drafter(settings: MoaSettings, kappa: float = 1.0) -> GraphDrafter:
     """The device's drafter on a random float32 graph."""
     drafter, _, merged = trained_and_merged(settings)
-    model = build_graph(drafter, merged, 256, {}, int8=False)
-    layout = Layout(
-        kind="moa",
-        own_layers=settings.own_layers,
-        own_width=settings.kv_width,
-        tli_layers=settings.num_tli_layers,
-        row_mask=settings.num_tli_layers > 0 or any(settings.later_sa_layers),
-        row_widths=tuple(plane.width for plane in row_planes(settings)),
-        vocabulary=np.array(settings.draft_vocabulary, np.int64),
-        kappa=kappa,
-        max_position=256,
-    )
-    return GraphDrafter(OnnxGraph(model.SerializeToString(), layout))
+    return GraphDrafter(graph_of(drafter, merged, kappa=kappa, max_position=256))
 
 
 @pytest.mark.parametrize("name", GRID)
