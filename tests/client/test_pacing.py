@@ -119,9 +119,9 @@ def test_the_shape_chosen_is_the_best(
     choice = choose(law, tree, most, cost, step, fixed_s)
     best = 0.0
     for levels in range(1, depth + 1):
+        trees = best_trees(law, levels, most[0])
         for count in range(1, most[0] + 1):
             if tree:
-                trees = best_trees(law, levels, most[0])
                 size = trees[count - 1] if count <= len(trees) else None
             elif count == levels:
                 firsts = [law[min(level, len(law) - 1)][0] for level in range(levels)]
