@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import hashlib
 import os
 from collections.abc import Sequence
@@ -261,4 +262,6 @@ def test_cancel_ends_the_turn_and_close_ends_the_stream() -> None:
                 assert (await device.drained())[0] is grpc.StatusCode.OK
 
         asyncio.run(run())
-        assert verifier.engine.kv_bytes() == 0
+        # A pass that was under way when the session went ends first; one that never does ends the test.
+        while verifier.engine.kv_bytes():
+            time.sleep(0.01)
