@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import hashlib
 import os
+import time
 from collections.abc import Sequence
 
 import grpc
