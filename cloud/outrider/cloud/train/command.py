@@ -22,11 +22,12 @@ from outrider.cloud.kinds.settings import DrafterSettings
 from outrider.cloud.kinds.target import TargetWeights, frozen_target
 from outrider.cloud.kinds.weights import load_drafter, save_drafter
 from outrider.cloud.train.calibrate import calibrate
+from outrider.cloud.train.checkpoint import LOG_FILE, VALIDATION_FILE
 from outrider.cloud.train.corpus import Example, hold_out, read_examples
 from outrider.cloud.train.plan import TrainingPlan
 from outrider.cloud.train.record import run_record
 from outrider.cloud.train.states import CorpusStates, StateCache, StateShape
-from outrider.cloud.train.trainer import LOG_FILE, VALIDATION_FILE, Trainer
+from outrider.cloud.train.trainer import Trainer
 from outrider.cloud.train.validate import DrafterQuality, measure
 
 Say = Callable[[str], None]

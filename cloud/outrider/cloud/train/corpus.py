@@ -143,7 +143,7 @@ def distinct_fraction(ids: NDArray[np.int32], order: int = 4) -> float:
 
 
 def corpus_fingerprint(examples: Sequence[Example]) -> str:
-    """Hash over all ids in order; a cache of states made for one corpus refuses another."""
+    """Hash over all ids in order; a run that began on one corpus is not resumed on another."""
     digest = hashlib.sha256()
     for example in examples:
         digest.update(np.int64(len(example.prompt_ids)).tobytes() + example.ids.tobytes())

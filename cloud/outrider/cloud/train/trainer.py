@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from outrider.cloud.kinds.base import FrozenTarget, Text, TrainableDrafter
 from outrider.cloud.kinds.fast import forget
-from outrider.cloud.kinds.settings import SETTINGS_FILE, WEIGHTS_FILE, DrafterSettings, load_settings
+from outrider.cloud.kinds.settings import DrafterSettings
 from outrider.cloud.train.blocks import draw_rows
-from outrider.cloud.train.corpus import Example, distinct_fraction
+from outrider.cloud.train.checkpoint import (
+    LOG_FILE,
+    VALIDATION_FILE,
+    Checkpoint,
+    append_row,
+    drop_rows_after,
+    other_dial,
+    read_checkpoint,
+    write_checkpoint,
+)
+from outrider.cloud.train.corpus import Example, corpus_fingerprint, distinct_fraction
 from outrider.cloud.train.losses import Losses, Teachers
 from outrider.cloud.train.optimiser import Optimisers
 from outrider.cloud.train.order import batches
@@ -30,13 +39,11 @@ from outrider.cloud.train.plan import TrainingPlan
 from outrider.cloud.train.states import TargetStates
 from outrider.cloud.train.validate import DrafterQuality, columns, measure
 
-PROGRESS_FILE = "progress.json"
-OPTIMISER_FILE = "optimiser.safetensors"
-LOG_FILE = "log.csv"
-VALIDATION_FILE = "validation.csv"
 _LOG_SECONDS = 30.0
 LEAST_WEIGHT = 0.25
 """Weight of a text that is nothing but a loop; one without repetition has 1."""
+_FREE_DIALS = ("minutes", "tokens", "validate_minutes", "checkpoint_minutes")
+"""Dials that may differ in every part of a run: how long it is, and when it is looked at."""
 
 
 class States(Protocol):
@@ -100,15 +107,21 @@ class Trainer:
         return self.plan.spent(self.progress.elapsed_s, self.progress.answer_tokens)
 
     def resume(self) -> bool:
-        """Load the folder's checkpoint, if there is one. ValueError if it is another drafter's."""
-        path = self.folder / PROGRESS_FILE
-        if not path.exists():
-            return False
-        self._check_settings(load_settings(self.folder))
-        self.progress = Progress(**json.loads(path.read_text(encoding="utf-8")))
-        self.drafter.load_state_dict(load_file(self.folder / WEIGHTS_FILE))
-        self._optimisers.load(load_file(self.folder / OPTIMISER_FILE))
-        return True
+        """Load the folder's checkpoint, if there is one, and take later rows out of the logs.
+
+        Raises ValueError if the checkpoint is another drafter's, or of another plan or corpus (a checkpoint of a
+        version that did not write these down is taken as it is), or a mixture of two.
+        """
+        found = read_checkpoint(self.folder)
+        if found is not None:
+            self._check_settings(found.settings)
+            self._check_origin(found.progress)
+            names = {each.name for each in fields(Progress)}
+            self.progress = Progress(**{name: found.progress[name] for name in names & found.progress.keys()})
+            self.drafter.load_state_dict(found.weights)
+            self._optimisers.load(found.optimiser)
+        drop_rows_after(self.folder, self.progress.step)
+        return found is not None
 
     def run(
         self, say: Callable[[str], None] = print, tick: Callable[[float, str], None] | None = None
@@ -163,19 +176,33 @@ class Trainer:
         path = self.folder / VALIDATION_FILE
         for name, quality in found.items():
             names = ["step", "minutes", "answer_tokens", "set", *columns(len(quality.acceptance))]
-            _append(path, names, [*head, name, *quality.cells()])
+            append_row(path, names, [*head, name, *quality.cells()])
             say(f"validation step={p.step} tokens={p.answer_tokens} {name}: {quality.line()}")
         return found
 
     def checkpoint(self) -> None:
-        """Write weights, settings, optimiser state and progress; each file appears whole."""
+        """Write weights, settings, optimiser state and progress, all of them or none."""
         longest = max(len(self._examples[row]) for row in self._training)
         settings = replace(self.drafter.settings, training_step=self.progress.step, trained_length=longest)
-        _write_whole(self.folder / SETTINGS_FILE, settings.to_json() + "\n")
-        _save_whole(dict(self.drafter.state_dict()), self.folder / WEIGHTS_FILE)
-        _save_whole(self._optimisers.state(), self.folder / OPTIMISER_FILE)
-        # Last: it is what says that there is a checkpoint.
-        _write_whole(self.folder / PROGRESS_FILE, json.dumps(asdict(self.progress)))
+        progress = {**asdict(self.progress), **self._origin}
+        weights = dict(self.drafter.state_dict())
+        write_checkpoint(self.folder, Checkpoint(settings, weights, self._optimisers.state(), progress))
+
+    @cached_property
+    def _origin(self) -> dict[str, Any]:
+        """What every part of the run must have in common, as JSON values."""
+        dials = {name: value for name, value in asdict(self.plan).items() if name not in _FREE_DIALS}
+        # The texts trained on, in the order that batches are drawn from, then those measured on.
+        texts = [self._examples[row] for row in (*self._training, *self._validation)]
+        origin = {"plan": dials, "corpus": f"{len(self._training)} {corpus_fingerprint(texts)}"}
+        return dict(json.loads(json.dumps(origin)))
+
+    def _check_origin(self, found: Mapping[str, Any]) -> None:
+        """A run goes on with the plan and the texts it began with: it equals an uninterrupted one."""
+        if dial := other_dial(self._origin["plan"], found.get("plan", {})):
+            raise ValueError(f"{self.folder} holds a run with {dial}; use another work folder")
+        if found.get("corpus", self._origin["corpus"]) != self._origin["corpus"]:
+            raise ValueError(f"{self.folder} holds a run on other texts; use another work folder")
 
     def _check_settings(self, found: DrafterSettings) -> None:
         """A run goes on with the shapes it began with."""
@@ -243,7 +270,7 @@ class Trainer:
         p = self.progress
         cells = [str(p.step), f"{p.elapsed_s / 60:.2f}", str(p.answer_tokens)]
         cells += [f"{law:.4f}", f"{feature:.4f}", f"{agreed:.4f}", f"{rate:.0f}"]
-        _append(self.folder / LOG_FILE, names, cells)
+        append_row(self.folder / LOG_FILE, names, cells)
         say(" ".join(f"{name}={cell}" for name, cell in zip(names, cells, strict=True)))
 
 
@@ -262,23 +289,3 @@ class Sums:
         count = max(1, len(self._all))
         law, feature, agreed = (sum(values[i] for values in self._all) / count for i in range(3))
         return law, feature, agreed
-
-
-def _append(path: Path, names: Sequence[str], cells: Sequence[str]) -> None:
-    fresh = not path.exists()
-    with path.open("a", encoding="utf-8") as stream:
-        if fresh:
-            stream.write(",".join(names) + "\n")
-        stream.write(",".join(cells) + "\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
-def _save_whole(tensors: dict[str, Tensor], path: Path) -> None:
-    partial = path.with_name(path.name + ".partial")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial)
-    partial.replace(path)
