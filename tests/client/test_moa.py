@@ -14,6 +14,7 @@ from outrider.client.drafters.graph import OnnxGraph
 from outrider.client.drafters.moa import GraphDrafter
 from outrider.cloud.moa.config import MoaSettings
 from outrider.cloud.moa.device_half import DeviceHalf
+from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
 from outrider.cloud.moa.graph import build_graph
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
@@ -40,11 +41,20 @@ Planes = tuple[NDArray[np.float32], ...]
 Case = int | str
 """Target layers on the device, or a name of `GRID`."""
 CASES: tuple[Case, ...] = (0, 2, "blocks", "blocks_full")
+MASKED: tuple[Case, ...] = (1, 2, "blocks", "blocks_full")
+"""Those with layers that read own keys and values only where there are no rows."""
 
 
 def case_settings(case: Case) -> MoaSettings:
     """The settings of a case."""
     return tiny_settings(**GRID[case]) if isinstance(case, str) else tiny_settings(case)
+
+
+@cache
+def parts(case: Case) -> tuple[MoaDrafter, FrozenTarget]:
+    """The random drafter, and what it has of the target on the device."""
+    drafter, _, merged = trained_and_merged(case_settings(case))
+    return drafter, merged
 
 
 @cache
@@ -163,6 +173,99 @@ def test_rows_may_come_in_any_order_or_never(case: Case) -> None:
         if plane:
             drafter.add_rows(plane, 8, rows[plane][8:9])
     same(drafter.propose(TREE), fresh(case, IDS[:10], 8).propose(TREE))
+
+
+@pytest.mark.parametrize("case", MASKED)
+@pytest.mark.parametrize("rows", [3, 8])
+def test_a_tail_without_rows_reads_those_below_it(case: Case, rows: int) -> None:
+    """Whether its tokens came at once or one by one, before the rows or after them: the law of the stepwise oracle."""
+    once, late = fresh(case, IDS[:12], rows), fresh(case, IDS[:rows], 0)
+    for token_id in IDS[rows:12]:
+        late.propose(Budget(1, 1))
+        late.accept([token_id])
+    give(late, planes(case), 0, rows)
+    device = Device(DeviceHalf(*parts(case)), [torch.from_numpy(plane) for plane in planes(case)], rows)
+    scores = device.feed(torch.tensor(IDS[:12]))[-1].detach() / 1.3
+    law = dict(zip(once.layout.vocabulary.tolist(), scores.log_softmax(-1).tolist(), strict=True))
+    for drafter in (once, late):
+        found = drafter.propose(Budget(3, 1, tree=True))
+        assert found.log_probs == pytest.approx([law[token_id] for token_id in found.draft.ids], abs=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("accepted", [0, 1, 4])
+def test_late_rows_change_a_draft_as_early_ones_do(case: Case, accepted: int) -> None:
+    """Rows that come to a tail fed and drafted without them: each draft is that of a device that began with them."""
+    drafter = fresh(case, IDS[:10], 2)
+    drafter.accept(drafter.propose(TREE).best_ids[:accepted])
+    for stop in (3, 6, drafter.length - 1, drafter.length):
+        give(drafter, planes(case), stop - 2, stop - 1)
+        give(drafter, planes(case), 2, stop)
+        for plane, values in enumerate(planes(case)):
+            drafter.add_rows(plane, 0, values[:stop])
+        same(drafter.propose(TREE), fresh(case, drafter.ids, stop).propose(TREE))
+    other = fresh(case, drafter.ids, drafter.length)
+    path = drafter.propose(CHAIN).best_ids[:3]
+    drafter.accept(path)
+    other.accept(path)
+    same(drafter.propose(TREE), other.propose(TREE))
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_rows_between_draft_and_verdict(case: Case) -> None:
+    """Rows that come after a draft was made, before its tokens are taken over, are read by those that stay bare."""
+    drafter = fresh(case, IDS[:10], 4)
+    path = drafter.propose(CHAIN).best_ids[:4]
+    give(drafter, planes(case), 4, 9)
+    drafter.accept(path)
+    same(drafter.propose(CHAIN), fresh(case, drafter.ids, 9).propose(CHAIN))
+
+
+@pytest.mark.parametrize("case", MASKED)
+def test_rows_that_come_newest_first_leave_the_gap_alone(case: Case) -> None:
+    """A prompt's rows come from its end: what lies below them has read none and is not fed again, all is as at once."""
+    drafter = fresh(case, IDS[:20], 0)
+    for start, stop in ((15, 19), (11, 15), (6, 11)):
+        give(drafter, planes(case), start, stop)
+        before = drafter.counters.ingested
+        drafter.propose(Budget(1, 1))
+        assert drafter.counters.ingested - before == 1
+        other = GraphDrafter(graph(case))
+        give(other, planes(case), start, 19)
+        other.begin(IDS[:20])
+        same(drafter.propose(TREE), other.propose(TREE))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("halves", [False, True])
+def test_an_ordinary_round_feeds_only_what_was_not_drafted(case: Case, halves: bool) -> None:
+    """Rows of all but the last token come with every verdict, in one piece or two: only the new tokens are fed."""
+    drafter = fresh(case, IDS[:5], 4)
+    while drafter.length < LENGTH - 7:
+        taken, base = drafter.propose(CHAIN).best_ids[: 1 + drafter.length % 5], drafter.length
+        before = drafter.counters.reused
+        drafter.accept(taken)
+        drafter.accept([IDS[drafter.length]])
+        assert drafter.counters.reused - before >= len(taken)
+        middle = base if halves else drafter.length - 1
+        give(drafter, planes(case), base - 1, middle)
+        give(drafter, planes(case), middle, drafter.length - 1)
+        before, fed = drafter.counters.passes, drafter.counters.ingested
+        drafter.propose(Budget(1, 1))
+        assert (drafter.counters.passes - before, drafter.counters.ingested - fed) == (1, 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tail_ahead_of_the_verdict_is_fed_once_more_at_most(case: Case) -> None:
+    """With tokens drafted beyond the verdict, its rows cost one run over these, and none where no layer minds."""
+    drafter = fresh(case, IDS[:10], 9)
+    drafter.accept(drafter.propose(CHAIN).best_ids[:5])
+    give(drafter, planes(case), 9, 12)
+    before, fed = drafter.counters.passes, drafter.counters.ingested
+    proposal = drafter.propose(Budget(1, 1))
+    again = (2, 3) if case in MASKED else (1, 1)
+    assert (drafter.counters.passes - before, drafter.counters.ingested - fed) == again
+    same(proposal, fresh(case, drafter.ids, 12).propose(Budget(1, 1)))
 
 
 def test_rows_change_the_draft() -> None:

@@ -58,7 +58,7 @@ def same(one: Proposal, other: Proposal) -> None:
 
 
 @kinds
-@pytest.mark.parametrize("rows", [0, 9])
+@pytest.mark.parametrize("rows", [0, 4, 9])
 def test_a_draft_is_what_the_training_pass_says(name: str, rows: int) -> None:
     """Every node of a chain has the parallel pass's log-probability at its place in a block begun by the last token."""
     drafter, frozen, graph, _ = made(name)
@@ -116,6 +116,33 @@ def test_rollback_forgets(name: str) -> None:
         device.propose(TREE)
         device.rollback(length)
         same(device.propose(TREE), fresh(name, IDS[:length], length - 1).propose(TREE))
+
+
+@kinds
+@pytest.mark.parametrize("accepted", [0, 4])
+def test_late_rows_change_a_draft_as_early_ones_do(name: str, accepted: int) -> None:
+    """Rows that come to a tail fed and drafted without them: each draft is that of a device that began with them."""
+    device, planes = fresh(name, IDS[:10], 2), made(name)[3]
+    device.accept(device.propose(TREE).best_ids[:accepted])
+    for stop in (3, 6, device.length - 1):
+        for plane, values in enumerate(planes):
+            device.add_rows(plane, 2, values[2:stop])
+        same(device.propose(TREE), fresh(name, device.ids, stop).propose(TREE))
+
+
+@kinds
+def test_an_ordinary_round_feeds_only_what_was_not_drafted(name: str) -> None:
+    """Rows of all but the last token come with every verdict: only the new tokens are fed."""
+    device, planes = fresh(name, IDS[:5], 4), made(name)[3]
+    while device.length < LENGTH - 7:
+        taken, base = device.propose(CHAIN).best_ids[: 1 + device.length % 5], device.length
+        device.accept(taken)
+        device.accept([IDS[device.length]])
+        for plane, values in enumerate(planes):
+            device.add_rows(plane, base - 1, values[base - 1 : device.length - 1])
+        before, fed = device.counters.passes, device.counters.ingested
+        device.propose(Budget(1, 1))
+        assert (device.counters.passes - before, device.counters.ingested - fed) == (1, 1)
 
 
 @kinds

@@ -1,4 +1,4 @@
-"""The MoA drafter's memory: its own keys and values, and the state rows received.
+"""A drafter's memory: keys and values of the device's own, and the state rows received.
 
 Both are position-major float32 arrays that are only ever sliced from the front, so that onnxruntime reads them without
 a copy. They double when full, up to ``max_position``.
@@ -80,6 +80,12 @@ class RowStore:
         """Forget the rows of positions ``length`` and beyond."""
         self.have[:, length:] = False
         self.valid[length:] = False
+
+    def known(self, size: int) -> Mask:
+        """Which of the first ``size`` positions are valid: [size], a copy."""
+        known = np.zeros(size, np.bool_)
+        known[: len(self.valid)] = self.valid[:size]
+        return known
 
     def span(self, limit: int) -> int:
         """One past the last valid position below ``limit``; 0 without any."""

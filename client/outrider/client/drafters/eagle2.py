@@ -47,7 +47,7 @@ class Eagle2Drafter(TreeDrafter):
         Tokens behind a feature that changes will be fed again: the first of them is the one after the first new row.
         """
         stop = start + len(rows)
-        known = self._valid(max(stop, 0))[max(start, 0) :]
+        known = self.rows.known(max(stop, 0))[max(start, 0) :]
         old = self.rows.planes[0][start:stop][: len(known)].copy() if known.any() else None
         super().add_rows(plane, start, rows)
         changed = ~known
@@ -64,7 +64,7 @@ class Eagle2Drafter(TreeDrafter):
         last = self.length - 1
         self.cached = min(self.cached, last)
         self._room(self.length)
-        valid = self._valid(self.length)
+        valid = self.rows.known(self.length)
         blind = self._blind(valid)
         while True:
             start = self.cached
@@ -146,7 +146,7 @@ class Eagle2Drafter(TreeDrafter):
 
     def moved(self, node: int, position: int) -> bool:
         """Keep the drafted node's feature, unless a row came before it: that changes what it has to be fed with."""
-        if self._valid(position)[-1]:
+        if self.rows.known(position)[-1]:
             return False
         self._room(position + 1)
         self._predicted[position] = self._features[node]
@@ -155,13 +155,6 @@ class Eagle2Drafter(TreeDrafter):
     def _room(self, size: int) -> None:
         if size > len(self._predicted):
             self._predicted = grown(self._predicted, max(size, 2 * len(self._predicted)))
-
-    def _valid(self, size: int) -> Mask:
-        """Which of the first ``size`` positions have rows."""
-        valid = np.zeros(size, np.bool_)
-        known = self.rows.valid[:size]
-        valid[: len(known)] = known
-        return valid
 
 
 def predicted(answer: Answer) -> Array:

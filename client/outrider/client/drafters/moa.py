@@ -1,9 +1,10 @@
 """Drafting with a graph: Mixture of Attentions (Zimmer et al. 2025, sections 2 and 3), and kinds that work alike.
 
 MoA's self-attention runs over the device's own token embeddings, its cross-attention reads the state rows the verifier
-sent. Own keys and values depend on ids and positions only (one block, N = 0), so accepted drafted tokens are never
-computed again: their slots are moved into place. Positions whose rows have not come are masked; without any row it
-drafts all the same. `glide` (other rows) and `independent` (no rows) differ from it in their graph only.
+sent. Accepted drafted tokens are not computed again: their slots are moved into place. Where own keys and values depend
+on ids and positions only (one block, N = 0) that is for good, elsewhere until rows come below a token that has none.
+Positions whose rows have not come are masked; without any row it drafts all the same. `glide` (other rows) and
+`independent` (no rows) differ from it in their graph only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from outrider.client.drafter import Rows
 from outrider.client.drafters.buffers import Mask
 from outrider.client.drafters.graph import Answer, Graph, Step
 from outrider.client.drafters.growth import Pool
@@ -20,29 +22,62 @@ from outrider.shared.sampling import Sampling
 
 
 class GraphDrafter(TreeDrafter):
-    """Chains and dynamic trees from a graph; the kind is the bundle's."""
+    """Chains and dynamic trees from a graph; the kind is the bundle's.
+
+    In layers that read own keys and values only where there are no rows, a token without a row has keys and values made
+    of the rows below it. So when rows come below such a token, it is fed once more, and a proposal is the same whenever
+    they came.
+    """
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, graph.layout.row_widths)
         self.kind = graph.layout.kind
+        self._news: int | None = None
+        """First of the rows that came since anything was fed."""
 
     def begin(self, ids: Sequence[int]) -> None:
         """Take over ``ids``, keep what is common with the old sequence, and consume all but the last token."""
         super().begin(ids)
         self._ingest(min(self.length, self.layout.max_position) - 1)
 
+    def add_rows(self, plane: int, start: int, rows: Rows) -> None:
+        """Store rows [count, width]; raises ValueError if they do not fit the bundle.
+
+        What they make stale is decided when something is fed: until then, its own row may come.
+        """
+        super().add_rows(plane, start, rows)
+        if self.layout.row_mask and self.rows.valid[start : start + len(rows)].any():
+            self._news = start if self._news is None else min(start, self._news)
+
     # ------------------------------------------------------------------------------------------------- feeding
+
+    def _settle(self) -> None:
+        """Of what is cached, let go of the first token that has no row, but new rows below it, and all behind it."""
+        if self._news is not None:
+            bare = np.flatnonzero(~self.rows.known(self.cached)[self._news :])
+            if len(bare):
+                self.cached = self._news + int(bare[0])
+            self._news = None
 
     def _ingest(self, stop: int) -> None:
         """Consume the sequence up to ``stop`` in chunks, without looking at what the graph predicts."""
+        self._settle()
         while self.cached < stop:
-            start = self.cached
-            end = min(start + INGEST_CHUNK, stop)
-            rows = self.rows.span(start)
+            start, end = self.cached, self._chunk_end(stop)
             mask = self.causal(start, end - start)
+            rows = self.rows.span(start)
             answer = self._run(self.ids[start:end], range(start, end), mask, rows, 1, Sampling())
             self.cache.write(start, answer.keys, answer.values)
             self.cached = end
+
+    def _chunk_end(self, stop: int) -> int:
+        """Where the chunk that begins with what is not cached ends: before a token that sees more rows than it does."""
+        start, end = self.cached, min(self.cached + INGEST_CHUNK, stop)
+        if not self.layout.row_mask:
+            return end
+        known = self.rows.known(end)[start:]
+        first = np.flatnonzero(known[:-1] & ~known[1:])
+        return start + 1 + int(first[0]) if len(first) else end
 
     def feed_sequence(self, pool: Pool) -> Answer:
         """Consume the last token (again, if it was cached: its keys stay, its prediction is wanted)."""
@@ -54,6 +89,8 @@ class GraphDrafter(TreeDrafter):
         answer = self._run(self.ids[start:], positions, mask, rows, pool.shape.children, pool.budget.sampling)
         self.cache.write(start, answer.keys, answer.values)
         self.cached = self.length
+        if self.layout.row_mask and self.rows.known(self.length)[-1]:
+            self._news = self.length - 1  # a row of the last token is not read before something follows
         return answer
 
     def feed_level(self, pool: Pool, level: Level) -> Answer:
