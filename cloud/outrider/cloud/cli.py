@@ -17,6 +17,7 @@ from outrider.cloud.evaluate.cli import app as evaluate
 from outrider.cloud.export.cli import export
 from outrider.cloud.train.cli import train
 from outrider.cloud.train.corpus_cli import corpus, corpus_stats
+from outrider.cloud.train.given_cli import corpus_given
 from outrider.shared.errors import ConfigError, InvalidField
 from outrider.shared.program import run, version_option
 
@@ -224,6 +225,7 @@ def fetch_target(
 
 app.command()(export)
 app.command()(corpus)
+app.command("corpus-given")(corpus_given)
 app.command("corpus-stats")(corpus_stats)
 app.command()(train)
 app.add_typer(evaluate, name="eval")
