@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from outrider.cloud.kinds.fast import fast_attend, fast_linear, forget
 from outrider.cloud.kinds.layers import attend
 from outrider.cloud.train.blocks import SPANS, BlockMix, draw_rows
+from outrider.cloud.train.command import cache_names
 from outrider.cloud.train.corpus import Example
 from outrider.cloud.train.losses import LossOptions, distill
 from outrider.cloud.train.optimiser import BatchedMuon
@@ -100,6 +102,24 @@ def test_states_survive_the_growth_of_a_corpus(tmp_path: Path, target: Path) -> 
         assert torch.equal(grown.get(row).kv, states.kv)
         assert torch.equal(grown.get(row).final, states.final)
     assert StateCache(tmp_path, make_examples(3), (1,), None, config(target)).missing(range(3)) == []
+
+
+def test_files_of_one_name_do_not_share_a_folder(tmp_path: Path, target: Path) -> None:
+    """Two files of one name are refused, both named, in one command and over two; cuts and old folders stay apart."""
+    one, other = tmp_path / "a" / "train.jsonl", tmp_path / "b" / "train.jsonl.gz"
+    with pytest.raises(ValueError, match=rf"{one} and {other}"):
+        cache_names([one, tmp_path / "given.jsonl", other], 960)
+    assert cache_names([one, tmp_path / "given.v2.jsonl"], 960) == ["train-960", "given-960"]
+    folder = tmp_path / "train-960"
+    StateCache(folder, make_examples(4), (1,), None, config(target), source=one)
+    with pytest.raises(ValueError, match=rf"\({one}\) than {other}"):
+        StateCache(folder, make_examples(4, seed=1), (1,), None, config(target), source=other)
+    shape = json.loads((folder / "states.json").read_text(encoding="utf-8"))
+    del shape["source"]  # as older versions wrote it
+    (folder / "states.json").write_text(json.dumps(shape), encoding="utf-8")
+    assert StateCache(folder, make_examples(6), (1,), None, config(target), source=one).missing([5]) == [5]
+    with pytest.raises(ValueError, match=rf"other texts than {other}"):
+        StateCache(folder, make_examples(4, seed=1), (1,), None, config(target), source=other)
 
 
 def test_several_files_are_one_corpus(tmp_path: Path, target: Path) -> None:

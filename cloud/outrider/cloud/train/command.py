@@ -152,9 +152,13 @@ def target_config(target: Path) -> Any:
 def open_states(
     request: TrainingRequest, files: Sequence[Sequence[Example]], settings: DrafterSettings, say: Say
 ) -> CorpusStates:
-    """The cache of every corpus file. Says how large they will be; ValueError if that is more than allowed."""
+    """The cache of every corpus file. Says how large they will be.
+
+    Raises ValueError if that is more than allowed, or if two files would share a folder.
+    """
     config = target_config(request.target)
     folder = request.cache if request.cache is not None else request.work / "states"
+    names = cache_names(request.corpus, request.max_length)
     # Without feature losses nothing reads the stream.
     stream = settings.stream_layer if request.plan.features != "off" else None
     extra = StateShape.of(config, request.cache_layers, request.cache_streams)
@@ -174,21 +178,34 @@ def open_states(
             "shorten the corpus, read fewer layers, or allow more"
         )
     identity = weights_fingerprint(request.target).hex()
-    caches = []
-    for path, rows in zip(request.corpus, files, strict=True):
-        name = path.name.split(".")[0] + f"-{request.max_length}"
-        caches.append(
-            StateCache(
-                folder / name,
-                rows,
-                settings.needed_layers,
-                stream,
-                config,
-                extra=extra,
-                target=identity,
-            )
+    caches = [
+        StateCache(
+            folder / name,
+            rows,
+            settings.needed_layers,
+            stream,
+            config,
+            extra=extra,
+            target=identity,
+            source=path,
         )
+        for name, path, rows in zip(names, request.corpus, files, strict=True)
+    ]
     return CorpusStates(caches, [len(rows) for rows in files])
+
+
+def cache_names(corpus: Sequence[Path], max_length: int) -> list[str]:
+    """Folder of each corpus file's states: the file's name without its endings, and where texts were cut.
+
+    Raises ValueError naming two files whose folder would be the same.
+    """
+    owners: dict[str, Path] = {}
+    for path in corpus:
+        name = f"{path.name.split('.')[0]}-{max_length}"
+        if name in owners:
+            raise ValueError(f"{owners[name]} and {path} would keep their states in one folder: rename one")
+        owners[name] = path
+    return list(owners)
 
 
 class LazyTarget:

@@ -94,9 +94,10 @@ class StateCache:
         *,
         extra: StateShape | None = None,
         target: str = "",
+        source: Path | None = None,
     ):
         """Open or create; `extra` names more that a new folder should keep, for other drafters; `target` tells
-        targets of one shape apart.
+        targets of one shape apart; `source` is the corpus file, for a message that names it.
 
         ValueError if the folder was made for other texts or another target, or keeps too little.
         """
@@ -106,8 +107,8 @@ class StateCache:
             np.int64
         )
         folder.mkdir(parents=True, exist_ok=True)
-        self._shape = _stored_shape(folder, wanted, extra, target)
-        _keep_texts(folder, examples)
+        self._shape = _stored_shape(folder, wanted, extra, target, source)
+        _keep_texts(folder, examples, source)
         self._layers = [self._shape.layers.index(layer) for layer in wanted.layers]
         self._stream = self._shape.streams.index(stream_layer) if stream_layer is not None else None
         total = int(self._starts[-1])
@@ -207,7 +208,9 @@ class CorpusStates:
             cache.fill(own, target, batch_tokens)
 
 
-def _stored_shape(folder: Path, wanted: StateShape, extra: StateShape | None, target: str) -> StateShape:
+def _stored_shape(
+    folder: Path, wanted: StateShape, extra: StateShape | None, target: str, source: Path | None
+) -> StateShape:
     """What the folder keeps; written down where it is new."""
     path = folder / _META
     if path.exists():
@@ -221,18 +224,23 @@ def _stored_shape(folder: Path, wanted: StateShape, extra: StateShape | None, ta
         layers, streams = layers | set(extra.layers), streams | set(extra.streams)
     shape = StateShape(tuple(sorted(layers)), tuple(sorted(streams)), wanted.kv_width, wanted.hidden)
     values = {name: getattr(shape, name) for name in ("layers", "streams", "kv_width", "hidden")}
-    path.write_text(json.dumps({**values, "target": target}), encoding="utf-8")
+    made_for = {"target": target, "source": str(source.resolve()) if source is not None else ""}
+    path.write_text(json.dumps({**values, **made_for}), encoding="utf-8")
     return shape
 
 
-def _keep_texts(folder: Path, examples: Sequence[Example]) -> None:
+def _keep_texts(folder: Path, examples: Sequence[Example], source: Path | None) -> None:
     """Note which texts the folder is for: more at the end is growth, anything else is another corpus."""
     path = folder / _TEXTS
     texts = b"".join(_text_digest(example) for example in examples)
     known = path.read_bytes() if path.exists() else b""
     common = min(len(known), len(texts))
     if known[:common] != texts[:common]:
-        raise ValueError(f"{folder} caches states of other texts; use another folder")
+        first = json.loads((folder / _META).read_text(encoding="utf-8")).get("source")
+        raise ValueError(
+            f"{folder} caches states of other texts{f' ({first})' if first else ''} than "
+            f"{source.resolve() if source else 'these'}: rename one of the files, or use another folder"
+        )
     if len(texts) > len(known):
         partial = path.with_suffix(".partial")
         partial.write_bytes(texts)
