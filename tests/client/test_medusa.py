@@ -12,16 +12,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.client.cost import StepTimes
 from outrider.client.drafter import Budget, Confidence, Law, Prices, Proposal
 from outrider.client.drafters.graph import Array, Layout
 from outrider.client.drafters.medusa import (
     DEFAULT_LAW,
+    MAX_HEADS,
     MedusaDrafter,
     MedusaGraph,
     Node,
     make_medusa,
     sparse_tree,
 )
+from outrider.client.pacing import Size, draft_s
 from outrider.cloud.medusa.kind import KIND
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
@@ -226,6 +229,41 @@ def test_a_graph_of_another_layout_is_refused(change: dict[str, object]) -> None
     """Metadata that promises what the graph does not have is found before the first token."""
     with pytest.raises(ValueError, match=r"differs|one plane"):
         make_medusa(model(), replace(layout(), **change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", [Budget(1, 1), CHAIN, Budget(6, 2, tree=True), TREE])
+def test_pacing_charges_a_draft_what_its_run_takes(budget: Budget) -> None:
+    """One run gives all levels: reckoned by levels and nodes as pacing does, a draft costs what was measured."""
+    drafter, times = fresh(IDS[:12], 11), StepTimes()
+    for _ in range(8):
+        passes, fed = drafter.counters.passes, drafter.counters.ingested
+        draft = drafter.propose(budget).draft
+        times.add(drafter.counters.passes - passes, drafter.counters.ingested - fed, 0.003)
+    size = Size(len(draft), max(draft.depths), len(set(draft.parents)), 0.0)
+    step = times.cost()
+    assert step is not None and draft_s(size, step) == pytest.approx(0.003)
+
+
+def test_a_silent_round_counts_no_run() -> None:
+    """Where no head reaches, nothing runs, and nothing is counted but the proposal."""
+    drafter = fresh(IDS[:12], 3)
+    drafter.propose(CHAIN)
+    assert (drafter.counters.proposals, drafter.counters.passes, drafter.counters.ingested) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("heads", ["n", "4", 0, MAX_HEADS + 1, 10**9])
+def test_a_graph_of_no_fixed_or_too_many_heads_is_refused(heads: int | str) -> None:
+    """The device makes noise for every head: their number is fixed in the graph, and bounded."""
+    single, frozen = random_medusa(medusa_settings(1))  # one head goes with noise of any height
+    graph = KIND.build_graph(single, frozen, MAX_POSITION, {}, int8=False)
+    (noise,) = (tensor for tensor in graph.graph.input if tensor.name == "noise")
+    dim = noise.type.tensor_type.shape.dim[0]
+    if isinstance(heads, str):
+        dim.dim_param = heads
+    else:
+        dim.dim_value = heads
+    with pytest.raises(ValueError, match="heads"):
+        make_medusa(graph.SerializeToString(), layout())
 
 
 def _all_paths(law: Law) -> list[tuple[int, ...]]:

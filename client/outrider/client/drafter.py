@@ -138,9 +138,9 @@ class Counters:
     nodes: int = 0
     """Tokens proposed."""
     passes: int = 0
-    """Runs of the model."""
+    """Runs of the model. A kind that drafts in one run whatever the depth counts the levels that it gave."""
     ingested: int = 0
-    """Tokens the model consumed, those of drafts included."""
+    """Tokens the model consumed, those of drafts included; of such a kind the base and the nodes with children."""
     reused: int = 0
     """Accepted tokens whose keys and values were taken over from the draft."""
     rows: int = 0

@@ -30,6 +30,7 @@ from outrider.shared.sampling import Sampling
 
 DEFAULT_LAW: Law = tuple(tuple(0.5 * 0.8**head * 0.35**rank for rank in range(8)) for head in range(8))
 """By head and rank, where nothing was measured."""
+MAX_HEADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,10 @@ class MedusaGraph:
         wrong += ["noise"] if shapes.get("noise", [0, 0])[1:] != [len(layout.vocabulary)] else []
         if wrong:
             raise ValueError(f"the bundle's graph differs from its metadata at: {', '.join(wrong)}")
-        self.heads = int(shapes["noise"][0])
+        heads = shapes["noise"][0]
+        if type(heads) is not int or not 1 <= heads <= MAX_HEADS:
+            raise ValueError(f"the bundle's graph must have 1 to {MAX_HEADS} heads, not {heads}")
+        self.heads = heads
 
     def run(
         self, feature: Array, noise: Array, temperature: float, children: int
@@ -117,7 +121,11 @@ class MedusaDrafter(SequenceDrafter):
         nodes = sparse_tree(law, budget.max_nodes) if _branching(budget) else chain(depth)
         children = min(1 + max(node.rank for node in nodes), len(self.layout.vocabulary))
         ids, log_probs = self._run(newest, behind, budget.sampling, children)
-        return self.count(_proposal(nodes, ids[behind:], log_probs[behind:], budget))
+        proposal = _proposal(nodes, ids[behind:], log_probs[behind:], budget)
+        # One run gave all levels. Time is reckoned by levels, so it counts as one for each that was of use.
+        self.counters.passes += max(proposal.draft.depths)
+        self.counters.ingested += len(set(proposal.draft.parents))
+        return self.count(proposal)
 
     def rollback(self, length: int) -> None:
         """Cut the sequence and its rows to ``length``."""
@@ -136,8 +144,6 @@ class MedusaDrafter(SequenceDrafter):
         if warm:
             for head in range(behind, self.graph.heads):
                 noise[head] = self.coins.at(sampling.seed, newest + 2 + head)
-        self.counters.passes += 1
-        self.counters.ingested += 1
         feature = self.rows.planes[0][newest : newest + 1]
         return self.graph.run(feature, noise, sampling.temperature, children)
 
