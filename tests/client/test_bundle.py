@@ -16,7 +16,7 @@ from onnx import TensorProto
 from transformers import AutoConfig
 
 from outrider.client import bundle as bundle_module
-from outrider.client.bundle import load_bundle
+from outrider.client.bundle import MAX_OWN, load_bundle
 from outrider.client.drafter import Budget, Confidence
 from outrider.client.onnxfile import BrokenFile, metadata, refers_outside
 from outrider.cloud.fingerprint import weights_fingerprint
@@ -115,6 +115,9 @@ def test_missing_metadata_is_named(bundle_path: Path, tmp_path: Path, name: str)
         ("tli_layers", "2"),
         ("own_width", "-32"),
         ("own_width", "31"),
+        ("features", "-1"),
+        ("features", "1"),
+        ("row_mask", "2"),
         ("max_position", "99999999999"),
         ("kappa", "nan"),
         ("kappa", "0"),
@@ -168,6 +171,45 @@ def test_planes_must_be_in_order_and_divide(bundle_path: Path, tmp_path: Path) -
     narrow = load_bundle(with_entry(bundle_path, tmp_path / "b.onnx", "planes", json.dumps(wrong)))
     with pytest.raises(BundleError, match="rows.0"):
         narrow.drafter()
+
+
+@pytest.mark.parametrize(("layers", "width"), [(1, MAX_OWN + 1), (256, MAX_OWN // 256 + 1), (256, 1 << 16)])
+def test_own_keys_are_bounded_together(bundle_path: Path, tmp_path: Path, layers: int, width: int) -> None:
+    """Layers and width that each may be, but not both: refused before any memory is taken for them."""
+    path = with_entry(bundle_path, tmp_path / "a.onnx", "tli_layers", "0")
+    path = with_entry(path, tmp_path / "b.onnx", "own_layers", str(layers))
+    with pytest.raises(BundleError, match=r"outrider\.own_width cannot be"):
+        load_bundle(with_entry(path, tmp_path / "c.onnx", "own_width", str(width)))
+    load_bundle(with_entry(path, tmp_path / "c.onnx", "own_width", str(MAX_OWN // layers)))
+
+
+def test_planes_are_bounded_together(bundle_path: Path, tmp_path: Path) -> None:
+    """Planes that each may be, but not all of them."""
+    plane = json.loads(metadata(bundle_path.read_bytes())["outrider.planes"])[0] | {"parts": 1}
+    path = with_entry(bundle_path, tmp_path / "a.onnx", "tli_layers", "0")
+    for width, count, fits in ((1 << 16, 2, True), (1 << 16, 3, False), (4096, 32, True), (4096, 33, False)):
+        planes = json.dumps([plane | {"plane": number, "width": width} for number in range(count)])
+        changed_path = with_entry(path, tmp_path / "b.onnx", "planes", planes)
+        if fits:
+            assert len(load_bundle(changed_path).planes) == count
+        else:
+            with pytest.raises(BundleError, match=r"outrider\.planes cannot be"):
+                load_bundle(changed_path)
+
+
+@pytest.mark.parametrize(("kind", "takes"), [("eagle2", True), ("medusa", True), ("glide", False), ("moa", False)])
+def test_only_kinds_that_take_features_may_name_them(
+    bundle_path: Path, tmp_path: Path, kind: str, takes: bool
+) -> None:
+    """A width of features in a bundle of any other kind is a contradiction; nought never is."""
+    path = with_entry(bundle_path, tmp_path / "a.onnx", "kind", kind)
+    assert load_bundle(with_entry(path, tmp_path / "b.onnx", "features", "0")).layout.features == 0
+    with_features = with_entry(path, tmp_path / "c.onnx", "features", "64")
+    if takes:
+        assert load_bundle(with_features).layout.features == 64
+    else:
+        with pytest.raises(BundleError, match=r"outrider\.features cannot be"):
+            load_bundle(with_features)
 
 
 def test_a_bundle_of_the_first_format_still_loads(bundle_path: Path, tmp_path: Path) -> None:

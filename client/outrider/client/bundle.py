@@ -29,6 +29,9 @@ FORMAT = 2
 """Newest format; 2 differs from 1 in that planes say how wide rows are, and in the kinds there are."""
 MAX_BYTES = 1 << 30
 MAX_POSITION = 1 << 20
+MAX_OWN, MAX_ROW = 1 << 16, 1 << 17
+"""Values a token may have in the keys of all own layers together, and in the rows of all planes: a gigabyte each in
+2,000 tokens, several times what a drafter of a 70 B target needs."""
 PREFIX = "outrider."
 
 T = TypeVar("T")
@@ -44,6 +47,8 @@ class Kind:
     """Whether it reads state rows."""
     own_layers: bool = True
     """Whether it keeps K/V of its own."""
+    features: bool = False
+    """Whether its graph takes features."""
 
 
 def _graph_drafter(data: bytes, layout: Layout) -> Drafter:
@@ -52,9 +57,9 @@ def _graph_drafter(data: bytes, layout: Layout) -> Drafter:
 
 KINDS: Mapping[str, Kind] = {
     "moa": Kind(_graph_drafter, rows=True),
-    "eagle2": Kind(make_eagle2, rows=True),
+    "eagle2": Kind(make_eagle2, rows=True, features=True),
     "glide": Kind(_graph_drafter, rows=True),
-    "medusa": Kind(make_medusa, rows=True, own_layers=False),
+    "medusa": Kind(make_medusa, rows=True, own_layers=False, features=True),
     "independent": Kind(_graph_drafter, rows=False),
 }
 """Kinds a bundle can be of."""
@@ -202,7 +207,7 @@ def _bundle(path: Path, data: bytes, found: _Metadata) -> Bundle:
 def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout:
     least = int(KINDS[kind].own_layers)
     own_layers = found.read("own_layers", int, lambda value: least <= value <= 256)
-    own_width = found.read("own_width", int, lambda value: least <= value <= 1 << 16)
+    own_width = found.read("own_width", int, lambda value: least <= value <= MAX_OWN // max(own_layers, 1))
     widths = tuple(plane.width for plane in planes)
 
     def is_count_of_target_layers(value: int) -> bool:
@@ -212,9 +217,10 @@ def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout
 
     tli_layers = found.read("tli_layers", int, is_count_of_target_layers)
     # Format 1 knows neither entry: its masks follow from the target layers.
+    most = {"row_mask": 1, "features": 1 << 16 if KINDS[kind].features else 0}
     optional = {
-        name: found.read(name, int, lambda value: 0 <= value <= 1 << 16)
-        for name in ("row_mask", "features")
+        name: found.read(name, int, lambda value, limit=limit: 0 <= value <= limit)
+        for name, limit in most.items()
         if found.has(name)
     }
     return Layout(
@@ -266,6 +272,7 @@ def _planes(found: _Metadata, kind: Kind) -> tuple[RowPlane, ...]:
             and len(planes) <= 64
             and all(plane.plane == number for number, plane in enumerate(planes))
             and all(0 < plane.width <= 1 << 16 for plane in planes)
+            and sum(plane.width for plane in planes) <= MAX_ROW
             and all(plane.parts > 0 and plane.width % plane.parts == 0 for plane in planes)
         )
 
