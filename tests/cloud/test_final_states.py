@@ -199,9 +199,10 @@ def test_nothing_is_kept_for_a_session_that_does_not_ask(engine: Engine) -> None
     (outcome,) = Worker(engine).run((Prefill(1, len(TEXT), (1, 2), final=True),))
     assert isinstance(outcome, WorkFailed) and engine.length(1) == 0
     assert Worker(engine).run((Prefill(1, 0, (1, 2), final=True),)) == (Prefilled(1),)
-    # Once kept, they are kept as long as the KV lives, whoever asks.
+    # A pass that does not ask any more drops what was kept, and its bytes; the KV goes on.
     extend(engine, 2, (*TEXT, 5), final=False)
-    assert len(finals(engine, 2)) == len(TEXT) + 1
+    assert engine.final(2, 0, 1) is None and engine.length(2) == len(TEXT) + 1
+    assert engine.kv.bytes_in_use == STEP * (2 * shape.position_bytes + shape.final_bytes)  # those of session 1
 
 
 def test_the_budget_counts_them(folder: Path) -> None:

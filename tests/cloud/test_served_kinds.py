@@ -285,10 +285,11 @@ def test_a_session_that_changes_to_final_states_is_built_anew() -> None:
     made = works(bench)
     assert made and made[0].start == 0 and all(work.final for work in made)
     assert bench.table.kv_bytes() == 15 * len(session.kv)
-    # Back to the first drafter: nothing needs to be built, the states stay as long as the KV does.
+    # Back to the first drafter: nothing needs to be built, and the states are neither kept nor counted any more.
     bench.lose(2)
     bench.open(opening(epoch=3, rows=ROWS), stream=3)
     assert bench.one(Opened, 3).attach is Attach.LIVE
+    assert not session.final and bench.table.kv_bytes() == 10 * len(session.kv) > 0
     bench.table.evict(session)
     assert not session.final
 

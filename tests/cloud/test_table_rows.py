@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.cloud.events import MakeRows, RowsDone, StreamWritable
+from outrider.cloud.events import MakeRows, RowsDone, StepDone, StreamWritable, WorkFailed
 from outrider.cloud.rows_schedule import RowsSchedule
 from outrider.cloud.table_state import TableSettings
 from outrider.netsim.world.toy import PLANE
@@ -15,8 +15,10 @@ from outrider.shared.codec import decode_rows
 from outrider.shared.draft import Draft
 from outrider.shared.frames import (
     UNLIMITED,
+    Attach,
     Commit,
     DraftFrame,
+    Opened,
     Rows,
     RowsWanted,
     Steer,
@@ -149,6 +151,25 @@ def test_a_slow_reader_pauses_run_ahead_and_rows() -> None:
     bench.handle(StreamWritable(1, 0))
     assert ids_of(bench.take(Commit)) == bench.alone(PROMPT, 100)
     assert bench.take(Rows)
+
+
+def test_an_eviction_that_waits_for_a_pass_is_over_when_the_pass_loses_the_kv() -> None:
+    """Nothing is left to evict then: the session is rebuilt once, and the next time its KV is live again."""
+    bench = Bench()
+    bench.open(opening(rows=ROWS))
+    bench.hold = True
+    bench.up(draft(1, PROMPT))
+    (session,) = bench.table.sessions.values()
+    bench.table.evict(session)
+    assert session.evict_when_idle
+    works = bench.steps[-1].works
+    bench.engine.evict(session.key)
+    bench.hold, bench.held = False, []
+    bench.handle(StepDone(tuple(WorkFailed(work.key, "lost", no_room=True) for work in works)))
+    assert not session.evict_when_idle and not session.kv
+    for number, attach in ((2, Attach.REBUILD), (3, Attach.LIVE)):
+        bench.open(opening(epoch=number, rows=ROWS), stream=number)
+        assert bench.one(Opened, number).attach is attach
 
 
 @pytest.mark.parametrize("sessions", [3, 10])

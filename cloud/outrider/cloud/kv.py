@@ -94,13 +94,15 @@ class KvStore:
     def reserve(self, key: int, positions: int, final: bool = False) -> KvSlot:
         """The slot of ``key``, made or grown to hold ``positions``, with or without final hidden states.
 
+        Those that are not asked for any more are dropped.
         Raises `KvFull` for want of room, ValueError when final states are asked for and the slot holds positions
-        without them; both change nothing.
+        without them; both keep what is held.
         """
         slot = self.slots.get(key)
         if slot and final and slot.final is None and slot.length:
             raise ValueError(f"{slot.length} positions are held without their final hidden states")
-        final = final or (slot is not None and slot.final is not None)
+        if slot and not final:
+            slot.final = None
         held = slot.capacity if slot else 0
         held_bytes = held * self.shape.bytes_of(slot.final is not None) if slot else 0
         capacity = max(held, -(-max(positions, 1) // STEP) * STEP)

@@ -165,8 +165,7 @@ class SessionTable(UpkeepTable):
         session.stream = number
         session.used_at = session.since = self.now
         session.run_until = 0
-        if stream.source is not None and stream.source.needs_final:
-            self.keep_final(session)
+        self.keep_final(session, stream.source is not None and stream.source.needs_final)
         if found.attach is Attach.LIVE and (session.evict_when_idle or not session.kv):
             found = replace(found, attach=Attach.REBUILD)
         if found.attach is Attach.REBUILD:

@@ -213,11 +213,9 @@ class TableState:
 
     def evict(self, session: Session) -> None:
         """Drop a session's KV, after the pass that uses it."""
-        if session.running:
-            session.evict_when_idle = True
-        elif session.kv:
+        session.evict_when_idle = session.running
+        if session.kv and not session.running:
             session.kv = []
-            session.evict_when_idle = False
             stream = self.stream_of(session)
             session.final = stream is not None and stream.source is not None and stream.source.needs_final
             self.act(EvictKv(session.key))
@@ -248,12 +246,14 @@ class TableState:
             del session.kv[length:]
             self.act(TruncateKv(session.key, length))
 
-    def keep_final(self, session: Session) -> None:
-        """From now on final hidden states are kept beside the session's KV; a KV without them is built anew."""
-        if not session.final:
-            session.final = True
-            if session.kv or session.running:
-                self.evict(session)
+    def keep_final(self, session: Session, needed: bool) -> None:
+        """Whether final hidden states are kept beside the session's KV from now on.
+
+        A KV without them is built anew. Those that no drafter needs any more are dropped by the next pass.
+        """
+        if needed and not session.final and (session.kv or session.running):
+            self.evict(session)
+        session.final = needed
 
     def token_bytes(self, session: Session) -> int:
         """What a token in the session's KV costs."""
