@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.client.drafter import Proposal
 from outrider.client.events import (
     BundleReady,
     Closed,
+    Drafted,
     Finish,
     Label,
     Propose,
@@ -201,6 +203,33 @@ def test_a_bundle_that_arrives_late_changes_drafts_not_text() -> None:
     bench.handle(BundleReady(b"", 0))
     bench.down(verified(2, 6, (67,), 0))
     assert bench.frame(DraftFrame).draft.ids == (68, 69, 70)
+
+
+def test_another_drafter_is_timed_anew() -> None:
+    """Step times are those of today's drafter: not of the one before, whose last answer may still come."""
+    bench = online()
+    bench.slow_drafter = True
+
+    def answer(elapsed_s: float) -> None:
+        """A chain of four for what the drafter was asked for last, then text that it did not foresee."""
+        draft = Proposal.chain((1, 2, 3, 4), (-0.1,) * 4)
+        bench.handle(Drafted(bench.take(Propose)[-1].base, draft, elapsed_s, 4, 4))
+        bench.down(bench.commit(40))
+
+    bench.down(bench.commit(90))
+    for _ in range(8):
+        answer(4e-6)
+    quick = bench.machine.draft_step
+    assert quick is not None and quick.level_s(1) == pytest.approx(1e-6)
+    bench.handle(BundleReady(b"", 0))
+    assert bench.machine.draft_step == quick
+    bench.handle(BundleReady(b"m" * 32, 0))
+    assert bench.machine.draft_step is None
+    answer(4e-6)
+    assert bench.machine.draft_step is None
+    answer(0.040)
+    slow = bench.machine.draft_step
+    assert slow is not None and slow.level_s(1) == pytest.approx(0.010)
 
 
 @pytest.mark.parametrize("seen", [1, 3])

@@ -159,6 +159,7 @@ class SessionMachine(RoundMachine):
         known = self.bundle == event.sha256 and self.num_planes == event.planes
         if not known:  # what the drafter before this one achieved says nothing about it
             self.rounds_judged = self.rounds_dry = self.guesses_judged = self.guesses_right = 0
+            self.forget_steps()
         self.bundle, self.num_planes, self.confidence = event.sha256, event.planes, event.confidence
         self.held = (0, 0)  # a new drafter has no rows, attached or not
         if (

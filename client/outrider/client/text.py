@@ -74,6 +74,8 @@ class TextMachine:
         """Counts what invalidates drafts that are under way."""
         self.drafter_ready = False
         self.step_times = StepTimes()
+        self._timed = True
+        """Whether the answer owed is of today's drafter."""
         self._proposed: int | None = None
         self._proposal_stale = False
         self._dry_at = -1
@@ -300,6 +302,11 @@ class TextMachine:
         if self.drafter_ready:
             self.act(Prime((*self.sequence.ids, *self.tail.ids)))
 
+    def forget_steps(self) -> None:
+        """Measure anew what a run of the drafter costs: another one has come."""
+        self.step_times = StepTimes()
+        self._timed = self._proposed is None
+
     def can_draft(self) -> bool:
         """Whether there is anything to draft after the tail."""
         last = self.end - 1
@@ -321,7 +328,7 @@ class TextMachine:
 
     def propose(self, budget: Budget) -> None:
         """Ask the drafter for what follows the tail."""
-        self._proposed, self._proposal_stale = self.end, False
+        self._proposed, self._proposal_stale, self._timed = self.end, False, True
         self.act(Propose(self.end, budget))
 
     def take_proposal(self, event: Drafted) -> tuple[int, ...] | None:
@@ -330,11 +337,8 @@ class TextMachine:
         Tokens committed while the drafter thought are skipped when it foresaw them.
         """
         base, self._proposed = self._proposed, None
-        draft = event.proposal.draft
-        if draft.ids and event.passes:
-            self.step_times.add(event.passes, event.fed, event.elapsed_s)
-        elif draft.ids:  # uncounted: a pass for every level, through which the base and every inner node went
-            self.step_times.add(max(draft.depths), len(set(draft.parents)), event.elapsed_s)
+        if self._timed:
+            self._take_time(event)
         if self.finished or self._proposal_stale or event.base != base:
             return None
         path = event.proposal.best_ids
@@ -347,6 +351,13 @@ class TextMachine:
         self.tail.extend(ids)
         self._drafter_on(ids)
         return ids
+
+    def _take_time(self, event: Drafted) -> None:
+        draft = event.proposal.draft
+        if draft.ids and event.passes:
+            self.step_times.add(event.passes, event.fed, event.elapsed_s)
+        elif draft.ids:  # uncounted: a pass for every level, through which the base and every inner node went
+            self.step_times.add(max(draft.depths), len(set(draft.parents)), event.elapsed_s)
 
     def _until_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         ids = ids[: max(self.max_length - self.end, 0)]
