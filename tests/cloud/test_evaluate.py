@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from outrider.cloud.evaluate.contenders import Contender, open_contender
 from outrider.cloud.evaluate.prompts import PromptSet
 from outrider.cloud.evaluate.rounds import CHAINS, DEPTH, TREES, Case, measure_rounds, run
 from outrider.cloud.evaluate.texts import TextStore
+from outrider.cloud.export.cached import cached_bundle
 from outrider.cloud.local import speculate
 from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
@@ -167,3 +170,23 @@ def test_a_weights_folder_is_exported_once(
     again = open_contender(f"moa={folder / 'weights'}", target)
     assert again.bundle == first.bundle and again.digest == first.digest
     assert first.bundle.stat().st_mtime_ns == stamp
+    assert cached_bundle(folder / "weights", target) == first.bundle
+
+
+def test_a_cached_bundle_belongs_to_its_tokenizer_artefact(
+    folder: Path, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A changed chat template or end id is another bundle, and so is another precision; a mere copy is not."""
+    monkeypatch.setenv("OUTRIDER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("outrider.cloud.export.bundle.export_bundle", lambda *_, **__: None)
+    copy = tmp_path / "target"
+    shutil.copytree(target.folder, copy)
+    moved = replace(target, folder=copy)
+    weights = folder / "weights"
+    seen = [cached_bundle(weights, target), cached_bundle(weights, target, int8=False)]
+    assert cached_bundle(weights, moved) == seen[0]
+    (copy / "chat_template.jinja").write_text("{{ messages }}, said otherwise", encoding="utf-8")
+    seen.append(cached_bundle(weights, moved))
+    (copy / "generation_config.json").write_text('{"eos_token_id": [2, 17]}', encoding="utf-8")
+    seen.append(cached_bundle(weights, moved))
+    assert len(set(seen)) == 4

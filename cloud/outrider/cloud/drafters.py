@@ -6,20 +6,19 @@ in common is the target's KV.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from outrider.cloud.bundles import BundleStore, file_digest
+from outrider.cloud.bundles import BundleStore
 from outrider.cloud.engine import Engine
 from outrider.cloud.events import MakeRows
-from outrider.cloud.fetch import cache_dir
+from outrider.cloud.export.cached import cached_bundle
 from outrider.cloud.kinds.registry import find_kind
 from outrider.cloud.kinds.server import ServerHalf
-from outrider.cloud.kinds.settings import SETTINGS_FILE, WEIGHTS_FILE, DrafterSettings, target_shape
+from outrider.cloud.kinds.settings import DrafterSettings, target_shape
 from outrider.cloud.kinds.weights import load_drafter
 from outrider.cloud.rows_schedule import MAX_FRAME_BYTES
 from outrider.cloud.runner import RowMaker
@@ -33,9 +32,6 @@ MAX_ROW_WIDTH = MAX_FRAME_BYTES // 4
 """Values of one row of a plane, at most: a float32 row must fit a frame."""
 MAX_PLANES = 16
 """Planes of one drafter, at most."""
-
-_CACHE_VERSION = b"4"
-"""Part of a cached bundle's name; changes whenever an export would write something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +157,10 @@ def check_planes(half: ServerHalf) -> None:
 
 
 def _exported(weights: Path, target: Target) -> Path:
-    """The bundle of these weights for this target, from the cache or exported into it."""
-    key = hashlib.sha256(_CACHE_VERSION + target.weights)
-    for name in (SETTINGS_FILE, WEIGHTS_FILE):
-        key.update(file_digest(weights / name)[0])
-    key.update(file_digest(target.folder / "tokenizer.json")[0])
-    path = cache_dir() / "bundles" / f"{key.hexdigest()[:32]}.onnx"
-    if not path.is_file():
-        from outrider.cloud.export.bundle import export_bundle
-
-        try:
-            export_bundle(weights, target.folder, path)
-        except ValueError as error:
-            raise ConfigError("--drafter", f"{weights}: {error}") from error
-    return path
+    try:
+        return cached_bundle(weights, target)
+    except ValueError as error:
+        raise ConfigError("--drafter", f"{weights}: {error}") from error
 
 
 def _drafter_of(bundle: Path, halves: Sequence[ServerHalf], target: Target) -> int:

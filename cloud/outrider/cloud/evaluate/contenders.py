@@ -5,7 +5,6 @@ The one place of the verifier's side that runs the device's code, and only to me
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +19,10 @@ from outrider.client.drafters.hybrid import HybridDrafter
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.onnxfile import metadata
 from outrider.cloud.evaluate.texts import TargetText
-from outrider.cloud.fetch import cache_dir
+from outrider.cloud.export.cached import cached_bundle
 from outrider.cloud.kinds.registry import find_kind
 from outrider.cloud.kinds.server import ServerHalf
-from outrider.cloud.kinds.settings import SETTINGS_FILE, WEIGHTS_FILE
+from outrider.cloud.kinds.settings import SETTINGS_FILE
 from outrider.cloud.kinds.weights import load_drafter
 from outrider.cloud.target import Target
 from outrider.shared.codec import decode_rows, encode_rows, row_bytes
@@ -32,7 +31,6 @@ from outrider.shared.frames import RowEncoding, RowPlane
 
 NGRAM = "ngram"
 HYBRID = "hybrid:"
-_EXPORT_VERSION = b"1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,21 +125,12 @@ def _paths(what: str, target: Target) -> tuple[Path, Path]:
 
 def exported(weights: Path, target: Target, *, int8: bool = True) -> Path:
     """The bundle of a weights folder, from the cache or exported into it. Raises ConfigError if there are none."""
-    key = hashlib.sha256(_EXPORT_VERSION + target.weights + bytes([int8]))
     try:
-        for name in (SETTINGS_FILE, WEIGHTS_FILE):
-            key.update(hashlib.sha256((weights / name).read_bytes()).digest())
+        return cached_bundle(weights, target, int8=int8)
     except OSError as error:
         raise _wrong(f"{weights}: {error.strerror}: {error.filename}") from error
-    path = cache_dir() / "evaluate" / f"{key.hexdigest()[:32]}.onnx"
-    if not path.is_file():
-        from outrider.cloud.export.bundle import export_bundle
-
-        try:
-            export_bundle(weights, target.folder, path, int8=int8)
-        except ValueError as error:
-            raise _wrong(f"{weights}: {error}") from error
-    return path
+    except ValueError as error:
+        raise _wrong(f"{weights}: {error}") from error
 
 
 def _check(name: str, bundle: Bundle, path: Path, half: ServerHalf, target: Target) -> None:
