@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from outrider.cloud.cli import app
+from outrider.cloud.train.cli import _refuse_idle
+from outrider.cloud.train.record import commit
 from outrider.shared.errors import ConfigError
 from tests.tiny import make_target
 
@@ -64,8 +67,8 @@ def test_a_missing_corpus_is_a_setting_to_correct(tmp_path: Path) -> None:
         (["--spans", "wide"], "wide"),
         (["--minutes", "0", "--tokens", "0"], "minutes or tokens"),
         (["--cache-layers", "1,x"], "comma-separated"),
-        (["--cache-gib", "0.000001"], "GiB"),
-        (["--set", "lsa_layers=1,99"], "lsa_layers"),
+        (["--cache-gib", "0.000001"], "--cache-gib.*GiB"),
+        (["--set", "lsa_layers=1,99"], "--set.*lsa_layers"),
     ],
 )
 def test_a_dial_that_cannot_be_is_named(tmp_path: Path, words: list[str], complaint: str) -> None:
@@ -79,6 +82,51 @@ def test_a_dial_that_cannot_be_is_named(tmp_path: Path, words: list[str], compla
     with pytest.raises(ConfigError, match=complaint):
         CliRunner().invoke(app, command, catch_exceptions=False)
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "option"),
+    [
+        ("eagle2", ["--spans", "short"], "--spans"),
+        ("eagle2", ["--staircase"], "--staircase"),
+        ("independent", ["--spans", "short"], "--spans"),
+        ("medusa", ["--plan", "staircase=true"], "--staircase"),
+        ("medusa", ["--loss", "features=on"], "--loss"),
+    ],
+)
+def test_a_dial_without_effect_is_refused(tmp_path: Path, kind: str, words: list[str], option: str) -> None:
+    """A kind that does not use a dial says so, naming kind and option, before anything is read."""
+    command = ["train", kind, str(tmp_path / "none.jsonl"), "--out", str(tmp_path / "out"), *words]
+    with pytest.raises(ConfigError, match=f"{option}.*changes nothing in a drafter of kind {kind}"):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_a_dial_with_effect_is_taken() -> None:
+    """What a kind uses passes; cuts matter to an independent drafter once its attention ends where they begin."""
+    for kind in ("moa", "glide"):
+        _refuse_idle(kind, "short", True, ["features=on"])
+    _refuse_idle("eagle2", None, False, ["features=on", "withheld_share=0.1"])
+    _refuse_idle("medusa", "short", False, ["law=1"])
+    _refuse_idle("independent", "short", True, ["features=on"])
+
+
+def test_the_commit_is_that_of_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy has none, even inside another checkout, unless the environment says which."""
+    monkeypatch.delenv("OUTRIDER_COMMIT", raising=False)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    copy = tmp_path / "checkout" / "record.py"
+    copy.parent.mkdir()
+    copy.write_text("", encoding="utf-8")
+    assert commit(copy) is None
+    git = ["git", "-C", str(copy.parent), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "another"], check=True)
+    assert commit(copy) is None
+    subprocess.run([*git, "add", "record.py"], check=True)
+    subprocess.run([*git, "commit", "-q", "-m", "tracked"], check=True)
+    assert re.fullmatch("[0-9a-f]{40,64}", commit(copy) or "")
+    monkeypatch.setenv("OUTRIDER_COMMIT", "abc123")
+    assert commit(copy) == "abc123"
 
 
 def test_a_folder_without_weights_is_a_setting_to_correct(tmp_path: Path) -> None:

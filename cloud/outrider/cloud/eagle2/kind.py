@@ -25,4 +25,5 @@ KIND = Kind(
     server_half=server_half,
     # Training is one shifted pass, so that only withheld rows differ from the rest.
     mix=BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.03),
+    dials=frozenset({"features"}),
 )

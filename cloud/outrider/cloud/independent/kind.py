@@ -22,4 +22,6 @@ KIND = Kind(
     build=IndependentDrafter,
     initialise=initialise,
     server_half=server_half,
+    # The target is not read; cuts show only in the staircase, which begins where blocks do.
+    dials=frozenset({"staircase", "features"}),
 )

@@ -43,6 +43,8 @@ class Kind:
     """drafter -> what the verifier runs of it."""
     mix: BlockMix = field(default_factory=BlockMix)
     """How texts are cut when nothing else is said."""
+    dials: frozenset[str] = frozenset({"spans", "staircase", "features"})
+    """Which of these training dials change anything in this kind: others are refused, not ignored."""
 
     def settings_for(self, config: Any, **overrides: Any) -> DrafterSettings:
         """Settings for a target, with any field overridden; what `shape` derives from one, follows it.

@@ -18,4 +18,5 @@ KIND = Kind(
     server_half=server_half,
     # Every head learns at every position, whatever the cut; without a row there is nothing to learn.
     mix=BlockMix(long_share=0.0, whole_share=0.0, withheld_share=0.0),
+    dials=frozenset({"spans"}),
 )

@@ -227,14 +227,6 @@ def observe(scores: Tensor, truth: Tensor, vocabulary: Tensor) -> Children:
     return Children(best, totals, chosen, true_ranks(scores, truth, vocabulary))
 
 
-def kappa_losses(logits: Tensor, truth: Tensor, vocabulary: Tensor) -> Tensor:
-    """Summed negative log-likelihood per kappa of `GRID`: logits [n, V_d], truth target ids [n] -> [len(GRID)].
-
-    Tokens outside the draft vocabulary are left out: they can never be children.
-    """
-    return observe(logits, truth, vocabulary).losses()
-
-
 def best_kappa(children: Sequence[Children]) -> float:
     """The kappa of `GRID` under which the true tokens are likeliest; 1 where there are none."""
     losses = sum((each.losses() for each in children), start=torch.zeros(len(GRID)))

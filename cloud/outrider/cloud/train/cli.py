@@ -115,7 +115,9 @@ def train(
         "out": out,
         "work": work or out / "run",
     }
-    run["plan"] = _plan(dials, spans, [*(plan or []), *(loss or [])], kind)
+    pairs = [*(plan or []), *(loss or [])]
+    _refuse_idle(kind, spans, staircase, pairs)
+    run["plan"] = _plan(dials, spans, pairs, kind)
     folder = _prepare(target, threads)
     answers = (answer_tokens, max_length, self_written, seed)
     _train({"target": folder, **run, **states, **texts}, corpus, answers, compiled)
@@ -152,7 +154,7 @@ def _train(
     """Make the corpus ready, compile, run. ConfigError for what a user can correct."""
     from outrider.cloud.kinds.elementwise import compile_all
     from outrider.cloud.train.answers import ready_corpus
-    from outrider.cloud.train.command import TrainingRequest
+    from outrider.cloud.train.command import CacheTooLarge, SettingsProblem, TrainingRequest
     from outrider.shared.errors import ConfigError
 
     try:
@@ -161,10 +163,35 @@ def _train(
         if compiled and not compile_all():
             typer.echo("no C++ compiler found: training runs uncompiled, slower", err=True)
         _run(request)
+    except CacheTooLarge as error:
+        raise ConfigError("--cache-gib", str(error)) from error
+    except SettingsProblem as error:
+        raise ConfigError("--set", str(error)) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
             "CORPUS", str(error), remedy="see docs/training.md for corpora, settings and budgets"
         ) from error
+
+
+def _refuse_idle(kind: str, spans: str | None, staircase: bool, pairs: list[str]) -> None:
+    """ConfigError for a dial that would change nothing in drafters of this kind."""
+    from outrider.cloud.kinds.registry import find_kind
+    from outrider.shared.errors import ConfigError
+
+    named = {pair.partition("=")[0] for pair in pairs}
+    uses = find_kind(kind).dials
+    stairs = staircase or "staircase" in named
+    if stairs and "staircase" in uses:
+        uses |= {"spans"}  # it begins where the blocks do
+    given = {
+        "spans": ("--spans", spans is not None),
+        "staircase": ("--staircase", stairs),
+        "features": ("--loss", bool(named & {"features", "feature_weight", "feature_until"})),
+    }
+    for dial, (option, is_given) in given.items():
+        if is_given and dial not in uses:
+            why = f"{dial} changes nothing in a drafter of kind {kind}"
+            raise ConfigError(option, why, remedy="leave it out")
 
 
 def _plan(values: dict[str, Any], spans: str | None, pairs: list[str], kind: str) -> Any:

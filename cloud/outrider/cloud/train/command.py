@@ -37,6 +37,14 @@ _SAMPLE = 16
 """Texts that statistics of a fresh drafter are taken from."""
 
 
+class SettingsProblem(ValueError):
+    """Settings of a drafter that cannot be."""
+
+
+class CacheTooLarge(ValueError):
+    """The target's states would take more room than was allowed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
     """Everything a run needs."""
@@ -136,8 +144,11 @@ def fresh_drafter(
     entry = find_kind(kind)
     tokenizer = json.loads((target / "tokenizer.json").read_text(encoding="utf-8"))
     vocabulary, _ = choose_vocabulary(answers, required_ids(tokenizer, stop_ids(target)), vocabulary_size)
-    shapes = entry.settings_for(target_config(target), **settings)
-    drafter = entry.build(replace(shapes, draft_vocabulary=vocabulary))
+    try:
+        shapes = entry.settings_for(target_config(target), **settings)
+        drafter = entry.build(replace(shapes, draft_vocabulary=vocabulary))
+    except ValueError as error:
+        raise SettingsProblem(str(error)) from error
     entry.initialise(drafter, TargetWeights(target), seed)
     return drafter
 
@@ -154,7 +165,7 @@ def open_states(
 ) -> CorpusStates:
     """The cache of every corpus file. Says how large they will be.
 
-    Raises ValueError if that is more than allowed, or if two files would share a folder.
+    Raises CacheTooLarge if that is more than allowed, ValueError if two files would share a folder.
     """
     config = target_config(request.target)
     folder = request.cache if request.cache is not None else request.work / "states"
@@ -173,7 +184,7 @@ def open_states(
         f"target states: {tokens / 1e6:.2f} M tokens of {wanted.token_bytes} bytes, {size:.2f} GiB in {folder}"
     )
     if size > request.cache_gib:
-        raise ValueError(
+        raise CacheTooLarge(
             f"target states would take {size:.1f} GiB, more than the {request.cache_gib:g} allowed; "
             "shorten the corpus, read fewer layers, or allow more"
         )

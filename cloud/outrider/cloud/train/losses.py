@@ -120,7 +120,7 @@ def _top_error(logits: Tensor, wanted: Tensor, weight: Tensor, options: LossOpti
 
 
 def _whole(part: Tensor) -> Tensor:
-    """Filled up with zeros to a whole chunk where a loss is long enough: new shapes are dear, see `kinds.fast`."""
+    """Filled up with zeros to a multiple of `_STEP` rows: new shapes are dear, see `kinds.fast`."""
     if len(part) % _STEP == 0:
         return part
     out = part.new_zeros(-(-len(part) // _STEP) * _STEP, *part.shape[1:])

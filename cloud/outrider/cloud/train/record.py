@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import subprocess
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from outrider.cloud.train.command import TrainingRequest
     from outrider.cloud.train.trainer import Progress
 
+COMMIT_VARIABLE = "OUTRIDER_COMMIT"
+"""Names the commit of a program that runs from a copy of its sources."""
 _PACKAGES = ("outrider", "torch", "transformers", "numpy", "safetensors")
 
 
@@ -63,18 +66,21 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str | None:
-    """Commit of the source tree this runs from; None outside of one."""
+def commit(source: Path = Path(__file__)) -> str | None:
+    """What OUTRIDER_COMMIT says, else the commit of the checkout that tracks this source file; None outside of one."""
+    if said := os.environ.get(COMMIT_VARIABLE, "").strip():
+        return said
     git = shutil.which("git")
     if git is None:
         return None
-    done = subprocess.run(
-        [git, "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout.strip() or None
+
+    def ask(*words: str) -> str | None:
+        command = [git, "-C", str(source.parent), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or None if done.returncode == 0 else None
+
+    # A copy below somebody else's checkout is in a work tree too, but no file of it.
+    return ask("rev-parse", "HEAD") if ask("ls-files", "--error-unmatch", source.name) else None
 
 
 def _version(name: str) -> str | None:
