@@ -197,7 +197,9 @@ def test_planes_are_bounded_together(bundle_path: Path, tmp_path: Path) -> None:
                 load_bundle(changed_path)
 
 
-@pytest.mark.parametrize(("kind", "takes"), [("eagle2", True), ("medusa", True), ("glide", False), ("moa", False)])
+@pytest.mark.parametrize(
+    ("kind", "takes"), [("eagle2", True), ("medusa", True), ("glide", False), ("moa", False)]
+)
 def test_only_kinds_that_take_features_may_name_them(
     bundle_path: Path, tmp_path: Path, kind: str, takes: bool
 ) -> None:

@@ -216,13 +216,10 @@ def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout
         return fits and widths[len(widths) - value :] == (2 * own_width,) * value
 
     tli_layers = found.read("tli_layers", int, is_count_of_target_layers)
-    # Format 1 knows neither entry: its masks follow from the target layers.
-    most = {"row_mask": 1, "features": 1 << 16 if KINDS[kind].features else 0}
-    optional = {
-        name: found.read(name, int, lambda value, limit=limit: 0 <= value <= limit)
-        for name, limit in most.items()
-        if found.has(name)
-    }
+
+    def optional(name: str, default: int, most: int) -> int:
+        return found.read(name, int, lambda value: 0 <= value <= most) if found.has(name) else default
+
     return Layout(
         kind=kind,
         own_layers=own_layers,
@@ -232,8 +229,9 @@ def _layout(found: _Metadata, kind: str, planes: tuple[RowPlane, ...]) -> Layout
         vocabulary=np.array(found.read("vocabulary", json.loads, _is_vocabulary), np.int64),
         kappa=found.read("kappa", float, lambda value: 1e-3 <= value <= 1e3),
         max_position=found.read("max_position", int, lambda value: 1 <= value <= MAX_POSITION),
-        features=optional.get("features", 0),
-        row_mask=bool(optional.get("row_mask", tli_layers)),
+        # Format 1 knows neither entry: its masks follow from the target layers.
+        features=optional("features", 0, 1 << 16 if KINDS[kind].features else 0),
+        row_mask=bool(optional("row_mask", int(tli_layers > 0), 1)),
         kappa_sampled=found.read("kappa_sampled", float, lambda value: value == 0 or 1e-3 <= value <= 1e3)
         if found.has("kappa_sampled")
         else 0.0,
