@@ -9,6 +9,7 @@ from outrider.client.events import (
     BundleReady,
     Closed,
     Drafted,
+    Fetch,
     Finish,
     Label,
     Propose,
@@ -16,15 +17,20 @@ from outrider.client.events import (
     StopAt,
 )
 from outrider.client.plan import STREAMING, Plan
+from outrider.netsim.world.toy import PLANE
 from outrider.shared.errors import LinkDown
 from outrider.shared.frames import (
     UNLIMITED,
+    Attach,
     Cancel,
     Commit,
     DraftFrame,
+    Feature,
+    Fingerprints,
     FinishReason,
     Limits,
     RoundOutcome,
+    RowPlane,
     Rows,
     Steer,
     TokenKind,
@@ -32,7 +38,7 @@ from outrider.shared.frames import (
     TurnEnd,
     Verdict,
 )
-from tests.client.machine_bench import PROMPT, MachineBench, anchor, online, verified
+from tests.client.machine_bench import ALL, PRINTS, PROMPT, MachineBench, anchor, online, verified
 
 A, R, B = TokenKind.ACCEPTED, TokenKind.RECOVERED, TokenKind.BONUS
 
@@ -240,3 +246,30 @@ def test_a_commit_that_is_covered_changes_nothing(seen: int) -> None:
     before = bench.text()
     bench.down(Commit(1, 5, (66, 67, 68)[:seen], (A,) * seen))
     assert bench.text() == before and bench.machine.violations == 0
+
+
+@pytest.mark.parametrize(
+    ("held", "planes", "granted", "offered", "asked"),
+    [
+        (b"", 0, ALL, (), [b"N" * 32]),  # none yet: the one Opened names
+        (b"B" * 32, 1, ALL, (PLANE,), []),  # its rows come, so it is served
+        (b"B" * 32, 1, ALL, (), [b"N" * 32]),  # rows are made, but not for this one
+        (b"B" * 32, 0, ALL, (), [b""]),  # reads no rows: only Describe can tell
+        (b"B" * 32, 1, tuple(set(ALL) - {Feature.STATE_ROWS}), (), [b""]),  # rows are made for none
+    ],
+)
+def test_a_newer_bundle_is_heard_of_once_a_session(
+    held: bytes, planes: int, granted: tuple[Feature, ...], offered: tuple[RowPlane, ...], asked: list[bytes]
+) -> None:
+    """Whether rows come says that a bundle is served; where that says nothing, what is described is asked for, once."""
+    bench = MachineBench(drafter=False)
+    if held:
+        bench.handle(BundleReady(held, planes))
+    prints = Fingerprints(PRINTS.law, PRINTS.tokenizer, b"N" * 32)
+    bench.begin()
+    bench.attach(fingerprints=prints, features=granted, planes=offered)
+    assert [action.sha256 for action in bench.take(Fetch)] == asked
+    bench.handle(Closed(1, LinkDown("gone")))
+    bench.wait(3.0)
+    bench.attach(Attach.LIVE, fingerprints=prints, features=granted, planes=())
+    assert [action.sha256 for action in bench.take(Fetch)] == ([] if asked else [b"N" * 32])

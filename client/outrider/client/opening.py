@@ -178,12 +178,17 @@ class OpenMachine(DialMachine):
         return True
 
     def _ask_for_bundle(self, frame: Opened) -> None:
-        """Fetch a bundle once: where there is none yet, or no rows come for the present one, which reads them."""
-        starves = self.num_planes > 0 and Feature.STATE_ROWS in frame.features and not frame.planes
-        wanted = starves or not self.bundle
-        if wanted and self.settings.fetch_bundle and not self._asked_for_bundle:
-            self._asked_for_bundle = True
-            self.act(Fetch(frame.fingerprints.bundle))
+        """Fetch a bundle once: where there is none yet, or no rows come for the present one, which reads them.
+
+        A drafter without rows, or a verifier that makes none, shows no sign of a newer bundle: what is described says.
+        """
+        if not self.settings.fetch_bundle or self._asked_for_bundle:
+            return
+        by_rows = self.num_planes > 0 and Feature.STATE_ROWS in frame.features
+        if self.bundle and by_rows and frame.planes:
+            return
+        self._asked_for_bundle = True
+        self.act(Fetch(b"" if self.bundle and not by_rows else frame.fingerprints.bundle))
 
     def _send_context(self, conn: Conn, frame: Opened) -> None:
         if conn.turn != self.turn_number:

@@ -355,9 +355,12 @@ class Session:
             return
         try:
             bundle = await self.config.fetch(sha256)
+            if bundle.sha256 == self.machine.bundle:
+                return
             drafter = await asyncio.to_thread(bundle.drafter)
         except (OutriderError, OSError) as error:
-            self._note(f"no drafter for this verifier yet: {error}")
+            if not self.machine.bundle:
+                self._note(f"no drafter for this verifier yet: {error}")
             return
         self._note(f"drafting with the verifier's own bundle ({bundle.kind}) from now on")
         self._use(drafter, bundle.sha256, len(bundle.planes))
