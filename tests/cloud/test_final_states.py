@@ -202,10 +202,8 @@ def test_nothing_is_kept_for_a_session_that_does_not_ask(engine: Engine) -> None
     # A pass that does not ask any more drops what was kept, and its bytes; the KV goes on.
     extend(engine, 2, (*TEXT, 5), final=False)
     assert engine.final(2, 0, 1) is None and engine.length(2) == len(TEXT) + 1
-    others = STEP * (
-        2 * shape.position_bytes + shape.final_bytes
-    )  # two sessions, of which one keeps final states
-    assert engine.kv.bytes_in_use == others
+    # Two sessions, of which one keeps final states.
+    assert engine.kv.bytes_in_use == STEP * (2 * shape.position_bytes + shape.final_bytes)
 
 
 def test_the_budget_counts_them(folder: Path) -> None:
