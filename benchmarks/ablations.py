@@ -140,6 +140,23 @@ def shared_cache(config: Any, folder: Path) -> list[str]:
     return ["--cache", str(folder), "--cache-layers", layer_words, "--cache-streams", stream_words]
 
 
+def rows_in(path: Path) -> list[Row]:
+    """Rows measured before."""
+    found: list[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    return found
+
+
+def that_counts(rest: Sequence[str]) -> list[str]:
+    """Options of the training without those that say where target states lie: they change no figure."""
+    kept: list[str] = []
+    for word in rest:
+        if kept and kept[-1].startswith("--cache"):
+            kept.pop()
+        else:
+            kept.append(word)
+    return kept
+
+
 def digest_of(*parts: Any) -> str:
     """Changes with whatever a row depends on."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -158,8 +175,7 @@ class Ablations:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         out: Path = options.out
-        found = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
-        self.rows: list[Row] = found.get("rows", [])
+        self.rows: list[Row] = rows_in(out)
         self.target = load_target(options.target, options.dtype, 1)
         self.store = TextStore(self.target, default_folder())
         self.tokenizer = Tokenizer.from_folder(self.target.folder)
@@ -169,6 +185,7 @@ class Ablations:
             seed=options.seed,
             offline=True,
             offline_tokens=options.offline_tokens,
+            trees=(24,),
             judged=False,
         )
         sets = read_sets(options.prompts)
@@ -188,15 +205,20 @@ class Ablations:
         texts = [question.text.path.stem for question in self.asked]
         measured = digest_of(texts, evaluation.settings(self.plan, self.target.name, self.target.dtype))
         made = (variant.words, variant.vocabulary, variant.float32)
-        key = digest_of(made, self.options.minutes, self.options.rest, measured)
+        key = digest_of(made, self.options.minutes, that_counts(self.options.rest), measured)
         if any(row["key"] == key and row["variant"] == variant.name for row in self.rows):
             say(f"{variant.name}: kept")
             return
         say(f"{variant.name}: {variant.shows}")
         row = {"variant": variant.name, "shows": variant.shows, "options": list(variant.words)}
         row |= {"key": key, "settings_key": measured}
-        row |= {"minutes": self.options.minutes, "train": self.options.rest, **self._measure(variant)}
-        self.rows = [one for one in self.rows if one["variant"] != variant.name] + [row]
+        row |= {
+            "minutes": self.options.minutes,
+            "train": that_counts(self.options.rest),
+            **self._measure(variant),
+        }
+        # Read again: another start of this benchmark may have added rows meanwhile.
+        self.rows = [one for one in rows_in(self.options.out) if one["variant"] != variant.name] + [row]
         self.write()
 
     def _measure(self, variant: Variant) -> Row:
@@ -225,7 +247,7 @@ class Ablations:
 
     def _trained(self, variant: Variant) -> Path:
         """Folder of a variant's weights, trained if they are not there."""
-        made = digest_of(variant.words, self.options.minutes, self.options.rest)
+        made = digest_of(variant.words, self.options.minutes, that_counts(self.options.rest))
         folder: Path = self.options.work / f"{variant.name}-{made[:8]}"
         if not (folder / "weights" / WEIGHTS_FILE).is_file():
             rest: list[str] = self.options.rest

@@ -14,7 +14,7 @@ import torch
 from outrider.cloud.evaluate.contenders import Contender
 from outrider.cloud.evaluate.figures import RESAMPLES, Figure, Summary, summarise
 from outrider.cloud.evaluate.prompts import PromptSet, chat_ids
-from outrider.cloud.evaluate.rounds import DEPTH, Case, Tally, Times, measure_offline, measure_rounds
+from outrider.cloud.evaluate.rounds import DEPTH, TREES, Case, Tally, Times, measure_offline, measure_rounds
 from outrider.cloud.evaluate.texts import TargetText, TextRequest, TextStore
 from outrider.cloud.train.corpus import distinct_fraction
 from outrider.shared.sampling import Sampling
@@ -39,6 +39,8 @@ class Plan:
     """Whether drafting after a cut is measured."""
     offline_tokens: int = 160
     """Answer tokens for that."""
+    trees: tuple[int, ...] = TREES
+    """Nodes of the trees that are measured."""
     judged: bool = True
     """Whether the target judges what a drafter writes when left alone (a pass of the target per prompt and cut)."""
 
@@ -157,7 +159,7 @@ def evaluate(
                 rows=contender.rows(text),
                 sampling=plan.sampling,
             )
-            tally = measure_rounds(drafter, case, times, nested=contender.nested)
+            tally = measure_rounds(drafter, case, times, nested=contender.nested, trees=plan.trees)
             if plan.offline:
                 tally |= _offline(drafter, case, text, plan, store, stops)
             tally["distinct_4grams"] = (distinct_fraction(np.asarray(text.answer, np.int32)), 1.0)

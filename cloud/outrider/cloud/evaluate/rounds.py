@@ -66,8 +66,15 @@ class Times:
     """Per run of the graph while a tree of `TIMED_TREE` nodes grows: up to eight nodes each."""
 
 
-def measure_rounds(drafter: Drafter, case: Case, times: Times | None = None, *, nested: bool = True) -> Tally:
-    """tau of `CHAINS` and `TREES` (tokens, rounds), and acceptance by depth (right, tried).
+def measure_rounds(
+    drafter: Drafter,
+    case: Case,
+    times: Times | None = None,
+    *,
+    nested: bool = True,
+    trees: Sequence[int] = TREES,
+) -> Tally:
+    """tau of `CHAINS` and of trees of so many nodes (tokens, rounds), and acceptance by depth (right, tried).
 
     ``nested``: the first k tokens of this drafter's chains are its chains of k, so one drafting serves for all.
     """
@@ -78,7 +85,7 @@ def measure_rounds(drafter: Drafter, case: Case, times: Times | None = None, *, 
         budget = Budget(max_nodes=chain, max_depth=chain, sampling=case.sampling)
         walked = nested or chain == DEPTH
         tally[f"tau_chain{chain}"] = walk(accepted, case, chain) if walked else run(drafter, case, budget)
-    for nodes in TREES:
+    for nodes in trees:
         budget = Budget(max_nodes=nodes, max_depth=DEPTH, tree=True, sampling=case.sampling)
         passes = times.passes if nodes == TIMED_TREE else None
         tally[f"tau_tree{nodes}"] = run(drafter, case, budget, passes)
