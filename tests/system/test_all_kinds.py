@@ -15,7 +15,7 @@ from transformers import AutoConfig
 from outrider.client.answers import Finished
 from outrider.client.cache import Cache
 from outrider.client.channel import ChannelSettings
-from outrider.client.choice import HYBRID, NGRAM
+from outrider.client.choice import AUTO, HYBRID, NGRAM
 from outrider.client.fetching import Fetcher
 from outrider.client.machine_settings import Offline
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
@@ -132,12 +132,12 @@ def test_any_kind_gives_the_targets_text(world: World, kind: str) -> None:
 
 
 def test_copying_needs_no_bundle_and_goes_with_any(world: World) -> None:
-    """`ngram` drafts without the bundle that is there, `hybrid` with it; the text is the same."""
+    """`ngram` drafts without the bundle that is there, `hybrid` with it, and that is the default; the text is the same."""
     prompt = world.target.prompt()
-    for name in (NGRAM, HYBRID):
+    for name, kind in ((NGRAM, NGRAM), (HYBRID, HYBRID), (AUTO, HYBRID)):
         prepared = asyncio.run(world.fetched(name))
-        assert prepared.config.drafter is not None and prepared.config.drafter.kind == name
-        assert bool(prepared.config.bundle) is (name == HYBRID)
+        assert prepared.config.drafter is not None and prepared.config.drafter.kind == kind
+        assert bool(prepared.config.bundle) is (kind == HYBRID)
         ids, _ = asyncio.run(ask(prepared, prompt, Sampling()))
         assert ids == world.target.alone(prompt, COUNT, Sampling())
 

@@ -43,7 +43,8 @@ DraftKind = Annotated[Literal["chain", "tree", "none"], typer.Option(help="none 
 DrafterName = Annotated[
     str,
     typer.Option(
-        "--drafter", help="A kind the verifier offers (moa, eagle2, …), ngram or hybrid; auto: its choice."
+        "--drafter",
+        help="hybrid (auto): the verifier's choice and ngram in one tree; or moa, eagle2, …, ngram.",
     ),
 ]
 PacingKind = Annotated[Literal["auto", "edge"], typer.Option(help="edge always drafts on this device.")]
