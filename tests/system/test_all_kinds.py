@@ -132,7 +132,7 @@ def test_any_kind_gives_the_targets_text(world: World, kind: str) -> None:
 
 
 def test_copying_needs_no_bundle_and_goes_with_any(world: World) -> None:
-    """`ngram` drafts without the bundle that is there, `hybrid` with it, and that is the default; the text is the same."""
+    """`ngram` drafts without the bundle that is there, `hybrid` (the default) with it; the text is the same."""
     prompt = world.target.prompt()
     for name, kind in ((NGRAM, NGRAM), (HYBRID, HYBRID), (AUTO, HYBRID)):
         prepared = asyncio.run(world.fetched(name))
