@@ -1,15 +1,32 @@
 """A draft: the tokens a device proposes to follow a base, as a chain or a tree.
 
 Nodes are numbered as on the wire: node ``i`` of ``ids`` is *row* ``i + 1``, row 0 is the base (the last token both
-sides agree on), and ``parents[i]`` is a row. A parent always comes before its children; siblings stand in rank order.
+sides agree on), and ``parents[i]`` is a row. A parent always comes before its children; siblings stand in rank order,
+or, where they were drawn, in draw order.
+
+How the tokens were come by decides which rules may judge them: a rule that compares laws is exact only for tokens that
+were really drawn from the law that is reported (`DraftKind`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from outrider.shared.errors import InvalidField
+from outrider.shared.laws import SparseLaw
+
+
+class DraftKind(IntEnum):
+    """How the tokens of a draft were come by."""
+
+    CHOSEN = 1
+    """Picked in any way that does not look at the verifier's coins: likeliest first, pruned, retrieved, greedy."""
+    SAMPLED = 2
+    """The children of a row are independent draws from its law: all of them, in draw order, equal ones included."""
+    DISTINCT = 3
+    """The children of a row were drawn from its law without replacement: all of them, in draw order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +35,17 @@ class Draft:
 
     ids: tuple[int, ...]
     parents: tuple[int, ...]
+    kind: DraftKind = DraftKind.CHOSEN
+    """How the tokens were come by."""
+    laws: tuple[SparseLaw, ...] = ()
+    """Per row that has children, in row order, the law they were drawn from; empty = not told."""
 
     @classmethod
-    def chain(cls, ids: Sequence[int]) -> Draft:
-        """Each token follows the one before it."""
-        return cls(tuple(ids), tuple(range(len(ids))))
+    def chain(
+        cls, ids: Sequence[int], kind: DraftKind = DraftKind.CHOSEN, laws: Sequence[SparseLaw] = ()
+    ) -> Draft:
+        """Each token follows the one before it; a chain has one law per token."""
+        return cls(tuple(ids), tuple(range(len(ids))), kind, tuple(laws))
 
     def __len__(self) -> int:
         """Number of nodes."""
@@ -45,6 +68,35 @@ class Draft:
         """Nodes that follow ``row`` (0 = the base, k = node k-1), in rank order."""
         return tuple(node for node, parent in enumerate(self.parents) if parent == row)
 
+    @property
+    def inner_rows(self) -> tuple[int, ...]:
+        """Rows that have children, ascending: those that `laws` is about."""
+        return tuple(sorted(set(self.parents)))
+
+    @property
+    def has_siblings(self) -> bool:
+        """Whether any row has more than one child."""
+        return len(set(self.parents)) < len(self.parents)
+
+    def law_of(self, row: int) -> SparseLaw:
+        """The law the children of ``row`` were drawn from; ValueError if it has none or none was told."""
+        rows = self.inner_rows
+        if not self.laws or row not in rows:
+            raise ValueError(f"no draft law is known at row {row}")
+        return self.laws[rows.index(row)]
+
+    def only(self, nodes: Sequence[int], root: int = 0) -> Draft:
+        """The part that consists of ``nodes`` (ascending), renumbered below ``root`` (0 = the base, k = node k-1).
+
+        Laws of rows that keep children stay. Dropping *some* children of a row would make the rest a selection: keep a
+        row's children all or none where the kind is not CHOSEN.
+        """
+        rows = {root: 0} | {node + 1: number for number, node in enumerate(nodes, 1)}
+        kept = tuple(rows[self.parents[node]] for node in nodes)
+        old = {new: row for row, new in rows.items()}
+        laws = tuple(self.law_of(old[row]) for row in sorted(set(kept))) if self.laws else ()
+        return replace(self, ids=tuple(self.ids[node] for node in nodes), parents=kept, laws=laws)
+
     def path_to(self, node: int) -> tuple[int, ...]:
         """Node indices (0-based) from the child of the base down to ``node``, both included."""
         path = []
@@ -57,10 +109,11 @@ class Draft:
     def validate(
         self, *, vocabulary: int, max_nodes: int, max_depth: int, max_chain: int, trees: bool = True
     ) -> None:
-        """Raise `InvalidField` ("draft.ids" or "draft.parents") unless a verifier may take this draft.
+        """Raise `InvalidField` ("draft.ids", "draft.parents", "draft.laws…") unless a verifier may take this draft.
 
         A chain may have ``max_chain`` tokens; anything with siblings ``max_nodes`` nodes, ``max_depth`` deep.
-        Siblings with the same id are refused: a path is then determined by its ids.
+        Siblings with the same id are refused, so that a path is determined by its ids, except in a SAMPLED draft:
+        leaving out a token that was drawn twice would bias the verdict.
         """
         if len(self.ids) != len(self.parents):
             raise InvalidField("draft.parents", f"{len(self.parents)} parents for {len(self.ids)} ids")
@@ -69,6 +122,11 @@ class Draft:
                 raise InvalidField("draft.ids", f"id {token} of node {node} is outside 0 .. {vocabulary - 1}")
             if not 0 <= parent <= node:
                 raise InvalidField("draft.parents", f"parent {parent} of node {node} is outside 0 .. {node}")
+        self._validate_shape(max_nodes, max_depth, max_chain, trees)
+        if self.laws:
+            self._validate_laws(vocabulary)
+
+    def _validate_shape(self, max_nodes: int, max_depth: int, max_chain: int, trees: bool) -> None:
         if self.is_chain:
             if len(self.ids) > max_chain:
                 raise InvalidField(
@@ -83,5 +141,24 @@ class Draft:
             raise InvalidField(
                 "draft.parents", f"{max(self.depths)} tokens deep, at most {max_depth} are taken"
             )
-        if len(set(zip(self.parents, self.ids, strict=True))) < len(self.ids):
+        twins = len(set(zip(self.parents, self.ids, strict=True))) < len(self.ids)
+        if twins and self.kind is not DraftKind.SAMPLED:
             raise InvalidField("draft.ids", "two siblings have the same id")
+
+    def _validate_laws(self, vocabulary: int) -> None:
+        if self.kind is DraftKind.CHOSEN:
+            raise InvalidField("draft.laws", "laws of tokens that were not drawn from them")
+        rows = self.inner_rows
+        if len(self.laws) != len(rows):
+            raise InvalidField(
+                "draft.laws.sizes", f"{len(self.laws)} laws for {len(rows)} rows with children"
+            )
+        support = {row: frozenset(law.ids) for row, law in zip(rows, self.laws, strict=True)}
+        for law in self.laws:
+            if max(law.ids) >= vocabulary:
+                raise InvalidField("draft.laws.ids", f"id {max(law.ids)} is outside 0 .. {vocabulary - 1}")
+        for node, (token, parent) in enumerate(zip(self.ids, self.parents, strict=True)):
+            if token not in support[parent]:
+                raise InvalidField(
+                    "draft.laws.ids", f"the law of node {node} gives its own id {token} no mass"
+                )

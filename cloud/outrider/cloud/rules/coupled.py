@@ -9,6 +9,9 @@ drafter-invariant speculative decoding", 2025), and only ids cross the wire.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
 from outrider.cloud.rules.follow import follow
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.shared.sampling import Sampling
@@ -19,11 +22,14 @@ class Coupled:
 
     name = "coupled"
     needs_hidden = False
-    parameters: frozenset[str] = frozenset()
+    needs_laws = False
+    lossy = False
+    drafts = ANY_DRAFT
+    parameters = NO_PARAMETERS
 
-    def check(self, sampling: Sampling) -> None:
+    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Any sampling will do."""
 
-    def __call__(self, nodes: Nodes) -> Decision:
+    def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Follow the target's draws."""
         return follow(nodes)

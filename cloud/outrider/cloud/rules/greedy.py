@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
 from outrider.cloud.rules.follow import follow
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.shared.errors import InvalidField
@@ -13,15 +16,18 @@ class Greedy:
 
     name = "greedy"
     needs_hidden = False
-    parameters: frozenset[str] = frozenset()
+    needs_laws = False
+    lossy = False
+    drafts = ANY_DRAFT
+    parameters = NO_PARAMETERS
 
-    def check(self, sampling: Sampling) -> None:
+    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Refuse a temperature: `InvalidField` ("rule.name")."""
         if not sampling.greedy:
             raise InvalidField(
                 "rule.name", f"greedy at temperature {sampling.temperature}", remedy="use coupled"
             )
 
-    def __call__(self, nodes: Nodes) -> Decision:
+    def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Follow the argmax."""
         return follow(nodes)

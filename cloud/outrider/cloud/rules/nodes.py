@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.shared.coins import CoinSource, Purpose
 from outrider.shared.draft import Draft
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import NEAR_TIE, Choice, Logits, Sampling, choose, law, scores
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What a rule that compares one drafted token at a time did to the law, summed over the positions it tested.
+
+    Everything is an expectation over the coins and the drafted token, given the text before it; exact, not sampled.
+    """
+
+    positions: int = 0
+    """Positions at which a drafted token was tested."""
+    rejection: float = 0.0
+    """Probability of rejecting."""
+    loss: float = 0.0
+    """Total variation between the law of the emitted token and the target's."""
+    tv: float = 0.0
+    """Total variation between target and draft law: what no rule with one draft gets below."""
+
+    @property
+    def gap(self) -> float:
+        """rejection + loss - tv: 0 for a rule on the Pareto line, never negative (Yin et al., 2024, Theorem 5)."""
+        return self.rejection + self.loss - self.tv
+
+    def __add__(self, other: Audit) -> Audit:
+        """Both together."""
+        return Audit(
+            self.positions + other.positions,
+            self.rejection + other.rejection,
+            self.loss + other.loss,
+            self.tv + other.tv,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +57,8 @@ class Decision:
     """Per committed token: one for each of ``path``, one for ``next_id``."""
     near_ties: int = 0
     """Committed tokens that another engine could have chosen otherwise."""
+    audit: Audit | None = None
+    """What it did to the law; None where the rule compares no laws, or several drafts at once."""
 
 
 @dataclass(slots=True)
@@ -42,6 +77,8 @@ class Nodes:
     """Relative gap under which rounding may decide."""
     states: NDArray[np.float32] | None = None
     """[1 + nodes, hidden], for rules that ask for them."""
+    coins: CoinSource | None = None
+    """For rules that throw any; the device must not know them before the verdict."""
     _choices: dict[int, Choice] = field(default_factory=dict)
     _depths: tuple[int, ...] = ()
 
@@ -69,6 +106,33 @@ class Nodes:
     def law(self, row: int) -> NDArray[np.float64]:
         """The warped next-token distribution after ``row``, [vocabulary]."""
         return law(self.logits[row], self.sampling)
+
+    def draft_law(self, row: int) -> NDArray[np.float64]:
+        """The law from which the children of ``row`` were drawn, [vocabulary].
+
+        ValueError if the row has no children, or unless the rule declares ``needs_laws`` and the draft brought them.
+        """
+        return self.draft.law_of(row).dense(self.logits.shape[1])
+
+    def coin(self, row: int, purpose: Purpose, index: int = 0) -> float:
+        """The coin in [0, 1) about the token that ``row`` chooses; something of probability a happens iff coin < a.
+
+        ``index`` tells apart what is decided at one position: for `Purpose.ACCEPT` the node that is tested. ValueError
+        in a round without coins.
+        """
+        if self.coins is None:
+            raise ValueError("this round has no coins")
+        return self.coins(self.length, self.position(row), purpose, index)
+
+    def draw(self, law: NDArray[np.float64], row: int, purpose: Purpose) -> int:
+        """An id drawn from ``law`` [vocabulary] with the coin of ``row`` and ``purpose``; never one without mass.
+
+        The first id whose cumulated mass exceeds the coin. The mass is divided by its sum, so rounding cannot run off
+        the end.
+        """
+        reached = np.cumsum(law)
+        reached /= reached[-1]
+        return bisect_right(reached, self.coin(row, purpose, row))
 
     def scores(self, row: int) -> NDArray[np.float64]:
         """Warped logits after ``row``, [vocabulary], -inf outside the support."""
