@@ -1,40 +1,57 @@
-"""How the target chooses a token: warps, the law they leave, and the choice under shared noise.
+"""How the target chooses a token: the settings, the law that the warps leave, and the choice under shared noise.
 
-One ordered list of warps: temperature, then top_k, then top_p, in float64. The law after them is softmax of the
-*scores* (warped logits, -inf outside the support). At temperature 0 the choice is the largest logit; above it the
-largest ``score + gumbel(seed, position, id)``, which is a draw from the law (Gumbel-max) that any other process with
-the same logits repeats. Scores need no normalising: a constant does not move an argmax.
+`outrider.shared.warps` has the one ordered list. The law is softmax of the *scores* (warped logits, -inf outside the
+support). At temperature 0 the choice is the largest logit after bias, penalties and least length; above it the largest
+``score + gumbel(seed, position, id)``, which is a draw from the law (Gumbel-max) that any other process with the same
+logits and the same text before it repeats. Scores need no normalising: a constant does not move an argmax.
 
-Exact ties, everywhere: the lower id wins. So top_k keeps exactly k ids, and top_p goes through ids by (score
-descending, id ascending) and keeps the shortest beginning whose mass reaches top_p, at least one id.
+Exact ties, everywhere: the lower id wins.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from outrider.shared.errors import InvalidField
 from outrider.shared.noise import GUMBEL_MAX, gumbel, gumbel_of, words
+from outrider.shared.penalties import History as History
+from outrider.shared.penalties import Scores as Scores
+from outrider.shared.warps import (
+    ADJUSTMENTS,
+    TRUNCATIONS,
+    WARPS,
+    Logits,
+    apply,
+    min_p_floor,
+    softmax,
+    temperature,
+    top_k,
+)
 
-SAMPLER_ORDER = "temperature,top_k,top_p;gumbel-max;ties=lowest-id;1"
+SAMPLER_ORDER = ",".join(warp.__name__ for warp in WARPS) + ";gumbel-max;ties=lowest-id;2"
 """Part of the law fingerprint; changes whenever the same logits could give another token."""
 
 NEAR_TIE = 1e-4
 """Relative gap of the two best scores under which another engine may choose differently (float32)."""
 
-Logits = NDArray[np.floating[Any]]
-Scores = NDArray[np.float64]
+MAX_BIASES = 1024
+"""Ids with a bias, at most."""
+
+_LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the target chooses. Warps apply in field order. Raises `InvalidField` ("sampling.…") when out of range."""
+    """How the target chooses. Raises `InvalidField` ("sampling.…") when out of range.
+
+    What each does, and in which order: `outrider.shared.warps` and `outrider.shared.penalties`.
+    """
 
     temperature: float = 0.0
     """0 = greedy."""
@@ -44,25 +61,72 @@ class Sampling:
     """Keep the most likely ids that together reach this mass, in (0, 1]; 0 = off."""
     seed: int = 0
     """64 bits; noise = f(seed, absolute position, token id)."""
+    min_p: float = 0.0
+    """Keep ids at least this many times as likely as the likeliest, in (0, 1]; 0 = off."""
+    repetition_penalty: float = 1.0
+    """Of ids in prompt and generated text, 0.01 to 100; 1 = off."""
+    presence_penalty: float = 0.0
+    """Of ids generated, -2 to 2; 0 = off."""
+    frequency_penalty: float = 0.0
+    """Of ids generated, for each time, -2 to 2; 0 = off."""
+    min_tokens: int = 0
+    """Stop ids are suppressed until so many tokens were generated."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, bias -100 to 100), at most `MAX_BIASES`, each id once; kept in order of ids."""
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, float, sys.float_info.max)
-        _within("top_k", self.top_k, int, 2**32 - 1)
-        _within("top_p", self.top_p, float, 1)
-        _within("seed", self.seed, int, 2**64 - 1)
+        _within("temperature", self.temperature, float, 0, sys.float_info.max)
+        _within("top_k", self.top_k, int, 0, 2**32 - 1)
+        _within("top_p", self.top_p, float, 0, 1)
+        _within("seed", self.seed, int, 0, 2**64 - 1)
+        _within("min_p", self.min_p, float, 0, 1)
+        _within("repetition_penalty", self.repetition_penalty, float, _LEAST_REPETITION, _MOST_REPETITION)
+        _within("presence_penalty", self.presence_penalty, float, -2, 2)
+        _within("frequency_penalty", self.frequency_penalty, float, -2, 2)
+        _within("min_tokens", self.min_tokens, int, 0, 2**32 - 1)
+        object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
 
     @property
     def greedy(self) -> bool:
         """Whether no noise is used."""
         return self.temperature == 0
 
+    @property
+    def needs_history(self) -> bool:
+        """Whether the law depends on the text before the choice other than through the logits."""
+        penalised = bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
+        return penalised or self.min_tokens > 0
 
-def _within(name: str, given: Any, kind: type, most: int | float) -> None:
-    """Refuse what is no number of that kind in 0 … most; NaN never is."""
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits are changed before the temperature."""
+        return self.needs_history or bool(self.logit_bias)
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but temperature, top_k and top_p is used."""
+        return not self.adjusts and not self.min_p
+
+
+def _within(name: str, given: Any, kind: type, least: int | float, most: int | float) -> None:
+    """Refuse what is no number of that kind in least … most; NaN never is."""
     number = not isinstance(given, bool) and isinstance(given, int | kind)
-    if number and 0 <= given <= most:
+    if number and least <= given <= most:
         return
-    raise InvalidField(f"sampling.{name}", f"expected {kind.__name__} in 0 .. {most}, got {given!r}")
+    raise InvalidField(f"sampling.{name}", f"expected {kind.__name__} in {least} .. {most}, got {given!r}")
+
+
+def _biases(given: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """The biases in order of ids, checked."""
+    if len(given) > MAX_BIASES:
+        raise InvalidField("sampling.logit_bias", f"{len(given)} entries, at most {MAX_BIASES}")
+    for token_id, shift in given:
+        _within("logit_bias", token_id, int, 0, 2**32 - 1)
+        _within("logit_bias", shift, float, -100, 100)
+    biases = tuple(sorted((int(token_id), float(shift)) for token_id, shift in given))
+    if len({token_id for token_id, _ in biases}) < len(biases):
+        raise InvalidField("sampling.logit_bias", "an id has two biases")
+    return biases
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +144,74 @@ class Choice:
         return self.gap < bound * self.scale
 
 
-def scores(logits: Logits, sampling: Sampling) -> Scores:
-    """Warped logits [V] in float64, -inf outside the support. The maximum's id alone remains at temperature 0."""
-    values = np.asarray(logits, np.float64)
-    if sampling.greedy:
-        only = np.full(values.shape, -np.inf)
-        only[int(np.argmax(values))] = 0.0
-        return only
-    values = values / sampling.temperature
-    if 0 < sampling.top_k < len(values):
-        values = _only(values, _largest(values, sampling.top_k))
-    if 0 < sampling.top_p < 1:
-        values = _only(values, _nucleus(values, sampling.top_p))
-    return values
+@dataclass(frozen=True, slots=True)
+class LogProbs:
+    """Natural logarithms of the probability of one token, float32 values."""
+
+    raw: float
+    """By the logits as they are: temperature 1, no warp."""
+    warped: float
+    """By the law it was chosen from, after all warps: 0 at temperature 0; -inf where that law rules it out."""
 
 
-def law(logits: Logits, sampling: Sampling) -> Scores:
+def scores(logits: Logits, sampling: Sampling, history: History | None = None) -> Scores:
+    """Warped logits [V] in float64, -inf outside the support. The maximum's id alone remains at temperature 0.
+
+    ``history`` is the text before the choice; ValueError if the sampling needs it and it is missing.
+    """
+    return apply(WARPS, logits, sampling, history)
+
+
+def law(logits: Logits, sampling: Sampling, history: History | None = None) -> Scores:
     """The next-token distribution [V] after warping, float64, sums to 1."""
-    return _softmax(scores(logits, sampling))
+    return softmax(scores(logits, sampling, history))
 
 
-def pick(logits: Logits, sampling: Sampling, position: int) -> int:
+def pick(logits: Logits, sampling: Sampling, position: int, history: History | None = None) -> int:
     """The target's token at absolute ``position``; exact ties go to the lower id."""
+    _check_position(position, history)
     if sampling.greedy:
-        return int(np.argmax(logits))
-    return _perturbed_best(scores(logits, sampling), sampling.seed, position)[0]
+        return int(np.argmax(_adjusted(np.asarray(logits), sampling, history)))
+    return _perturbed_best(scores(logits, sampling, history), sampling.seed, position)[0]
 
 
-def choose(logits: Logits, sampling: Sampling, position: int) -> Choice:
+def choose(logits: Logits, sampling: Sampling, position: int, history: History | None = None) -> Choice:
     """`pick`, with the distance to the nearest other outcome."""
-    values = np.asarray(logits)
+    _check_position(position, history)
+    raw = np.asarray(logits)
+    adjusted = _adjusted(raw, sampling, history)
+    # The error of logits grows with the logits, not with what is added to them; a penalty multiplies it.
+    error = abs(float(np.max(raw))) * max(sampling.repetition_penalty, 1 / sampling.repetition_penalty)
     if sampling.greedy:
-        token, gap = _best_two(values)
-        return Choice(token, gap, max(1.0, abs(float(values[token]))))
-    warped = scores(values, sampling)
+        token, gap = _best_two(adjusted)
+        return Choice(token, gap, max(1.0, error))
+    plain = apply((temperature,), adjusted, sampling, history)
+    warped = apply(TRUNCATIONS, plain, sampling, history)
     token, best, second = _perturbed_best(warped, sampling.seed, position)
-    scale = max(1.0, abs(float(np.max(warped))))
-    gap = min(best - second, _boundary_gap(values, warped, sampling, position, token, best, NEAR_TIE * scale))
+    scale = max(1.0, error / sampling.temperature)
+    gap = min(best - second, _boundary_gap(plain, warped, sampling, position, token, best, NEAR_TIE * scale))
     return Choice(token, gap, scale)
+
+
+def log_probs(logits: Logits, sampling: Sampling, token: int, history: History | None = None) -> LogProbs:
+    """How likely ``token`` is after these logits, before and after warping."""
+    values = np.asarray(logits, np.float64)
+    return LogProbs(_log_prob(values, token), _log_prob(scores(values, sampling, history), token))
+
+
+def _log_prob(values: Scores, token: int) -> float:
+    shifted = values - np.max(values)
+    return min(float(np.float32(shifted[token] - np.log(np.sum(np.exp(shifted))))), 0.0)
+
+
+def _check_position(position: int, history: History | None) -> None:
+    if history is not None and history.position != position:
+        raise ValueError(f"a choice at {position} after a text of {history.position} tokens")
+
+
+def _adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Logits:
+    """Logits after bias, penalties and least length; as they are (not even copied) where none of these is on."""
+    return apply(ADJUSTMENTS, logits, sampling, history) if sampling.adjusts else logits
 
 
 def _perturbed_best(warped: Scores, seed: int, position: int) -> tuple[int, float, float]:
@@ -147,58 +241,32 @@ def _best_two(values: Logits) -> tuple[int, float]:
 
 
 def _boundary_gap(
-    logits: Logits, warped: Scores, sampling: Sampling, position: int, token: int, best: float, margin: float
+    plain: Scores, warped: Scores, sampling: Sampling, position: int, token: int, best: float, margin: float
 ) -> float:
-    """How far a warp's boundary is from changing the choice; inf when it cannot.
+    """How far a truncation's boundary is from changing the choice; inf when it cannot.
 
-    Rounding can swap the last id kept and the first one left out. That matters if the one kept was chosen, or if the
-    one left out would have been.
+    ``plain`` are the scores before truncation. Rounding can swap the last ids kept and the first ones left out. That
+    matters if one of these was kept and chosen, or if one left out would have been.
     """
     kept = np.isfinite(warped)
-    if bool(kept.all()):
+    left_out = np.isfinite(plain) & ~kept
+    if not left_out.any():
         return math.inf
-    plain = np.asarray(logits, np.float64) / sampling.temperature
     inside = int(np.flatnonzero(kept)[np.argmin(plain[kept])])
-    outside_ids = np.flatnonzero(~kept)
-    outside = int(outside_ids[np.argmax(plain[outside_ids])])
-    would = float(plain[outside] + gumbel(sampling.seed, position, np.asarray([outside]), len(plain))[0])
-    if token != inside and would < best - margin:
-        return math.inf
-    gap = float(plain[inside] - plain[outside])
+    edge, beyond = float(plain[inside]), float(np.max(plain[left_out]))
+    first_out = np.flatnonzero(left_out & (plain >= beyond - margin))
+    would = float(np.max(plain[first_out] + gumbel(sampling.seed, position, first_out, len(plain))))
+    could_go, could_come = plain[token] <= edge + margin, would >= best - margin
+    gaps = [math.inf]
+    if could_go or could_come:
+        gaps.append(edge - beyond)
     if 0 < sampling.top_p < 1:
-        base = plain if not 0 < sampling.top_k < len(plain) else _only(plain, _largest(plain, sampling.top_k))
-        mass = _softmax(base)
+        mass = softmax(apply((top_k,), plain, sampling, None))
         total = float(np.sum(mass[kept]))
-        gap = min(gap, abs(total - sampling.top_p), abs(total - float(mass[inside]) - sampling.top_p))
-    return gap
-
-
-def _largest(values: Scores, count: int) -> NDArray[np.intp]:
-    """Ids of the ``count`` largest values; of equal ones at the boundary, the lower ids."""
-    threshold = np.partition(values, len(values) - count)[len(values) - count]
-    above = np.flatnonzero(values > threshold)
-    equal = np.flatnonzero(values == threshold)[: count - len(above)]
-    return np.concatenate((above, equal))
-
-
-def _nucleus(values: Scores, mass: float) -> NDArray[np.intp]:
-    """Ids of the shortest beginning, by (value descending, id ascending), whose mass reaches ``mass``."""
-    probabilities = _softmax(values)
-    for count in (min(1024, len(values)), len(values)):  # the few likeliest are nearly always enough to sort
-        ids = np.sort(_largest(values, count))
-        order = ids[np.argsort(-values[ids], kind="stable")]
-        reached = np.cumsum(probabilities[order])
-        if reached[-1] >= mass:
-            break
-    return order[: int(np.searchsorted(reached, mass, side="left")) + 1]
-
-
-def _only(values: Scores, ids: NDArray[np.intp]) -> Scores:
-    kept = np.full(values.shape, -np.inf)
-    kept[ids] = values[ids]
-    return kept
-
-
-def _softmax(values: Scores) -> Scores:
-    exponents = np.exp(values - np.max(values))
-    return exponents / np.sum(exponents)
+        gaps += [abs(total - float(mass[inside]) - sampling.top_p)] if could_go else []
+        gaps += [abs(total - sampling.top_p)] if could_come else []
+    if sampling.min_p:
+        floor = min_p_floor(plain, sampling)
+        gaps += [abs(edge - floor)] if could_go else []
+        gaps += [abs(beyond - floor)] if could_come else []
+    return min(gaps)
