@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from outrider.cloud.rules.batch import Batch
+from outrider.cloud.rules.block import Block
 from outrider.cloud.rules.contract import NOTHING, Parameter, Rule, check_draft, read_parameters
 from outrider.cloud.rules.coupled import Coupled
+from outrider.cloud.rules.delta import Delta, Look
 from outrider.cloud.rules.greedy import Greedy
+from outrider.cloud.rules.multidraft import Multidraft
 from outrider.cloud.rules.nodes import Audit, Decision, Nodes
+from outrider.cloud.rules.residual import Residual
+from outrider.cloud.rules.traversal import Traversal
 from outrider.shared import frames
 from outrider.shared.errors import InvalidField
 from outrider.shared.sampling import Sampling
@@ -26,6 +32,13 @@ __all__ = [
 _ALL: tuple[Rule, ...] = (
     Greedy(),
     Coupled(),
+    Residual(),
+    Block(),
+    Multidraft(),
+    Batch(),
+    Traversal(),
+    Delta(),
+    Look(),
 )
 
 RULES: dict[str, Rule] = {rule.name: rule for rule in _ALL}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +12,19 @@ from numpy.typing import NDArray
 from outrider.shared.coins import CoinSource, Purpose
 from outrider.shared.draft import Draft
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import NEAR_TIE, Choice, Logits, Sampling, choose, law, scores
+from outrider.shared.sampling import (
+    NEAR_TIE,
+    Choice,
+    History,
+    Logits,
+    LogProbs,
+    Sampling,
+    adjusted,
+    choose,
+    law,
+    log_probs,
+    scores,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +92,12 @@ class Nodes:
     """[1 + nodes, hidden], for rules that ask for them."""
     coins: CoinSource | None = None
     """For rules that throw any; the device must not know them before the verdict."""
+    history: History | None = None
+    """The text that ends with the base, for samplings whose law depends on it."""
+    wants_log_probs: bool = False
+    """The device is told log-probabilities: no bits of an inexact row may reach it."""
     _choices: dict[int, Choice] = field(default_factory=dict)
+    _histories: dict[int, History] = field(default_factory=dict)
     _depths: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,7 +110,8 @@ class Nodes:
     def choice(self, row: int) -> Choice:
         """The target's token after ``row``, under the sampling's warps and noise."""
         if row not in self._choices:
-            self._choices[row] = choose(self.logits[row], self.sampling, self.position(row))
+            text = self.text(row)
+            self._choices[row] = choose(self.logits[row], self.sampling, self.position(row), text)
         return self._choices[row]
 
     def near_tie(self, row: int) -> bool:
@@ -100,12 +119,12 @@ class Nodes:
         return self.choice(row).near_tie(self.near_tie_bound)
 
     def argmax(self, row: int) -> int:
-        """Id of the largest logit after ``row``, lowest on ties."""
-        return int(np.argmax(self.logits[row]))
+        """Id of the largest logit after ``row`` (after bias, penalties and least length), lowest on ties."""
+        return int(np.argmax(adjusted(self.logits[row], self.sampling, self.text(row))))
 
     def law(self, row: int) -> NDArray[np.float64]:
         """The warped next-token distribution after ``row``, [vocabulary]."""
-        return law(self.logits[row], self.sampling)
+        return law(self.logits[row], self.sampling, self.text(row))
 
     def draft_law(self, row: int) -> NDArray[np.float64]:
         """The law from which the children of ``row`` were drawn, [vocabulary].
@@ -113,6 +132,16 @@ class Nodes:
         ValueError if the row has no children, or unless the rule declares ``needs_laws`` and the draft brought them.
         """
         return self.draft.law_of(row).dense(self.logits.shape[1])
+
+    def draft_entries(self, row: int) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """`draft_law` without its zeros: ids and their probabilities, [entries] each. ValueError as there."""
+        sparse = self.draft.law_of(row)
+        return np.asarray(sparse.ids, np.intp), np.asarray(sparse.counts, np.float64) / (1 << sparse.bits)
+
+    def drafted(self, node: int) -> float:
+        """Probability with which ``node`` was drawn as the first child of its row. ValueError as `draft_law`."""
+        sparse = self.draft.law_of(self.draft.parents[node])
+        return sparse.counts[sparse.ids.index(self.draft.ids[node])] / (1 << sparse.bits)
 
     def coin(self, row: int, purpose: Purpose, index: int = 0) -> float:
         """The coin in [0, 1) about the token that ``row`` chooses; something of probability a happens iff coin < a.
@@ -136,7 +165,30 @@ class Nodes:
 
     def scores(self, row: int) -> NDArray[np.float64]:
         """Warped logits after ``row``, [vocabulary], -inf outside the support."""
-        return scores(self.logits[row], self.sampling)
+        return scores(self.logits[row], self.sampling, self.text(row))
+
+    def text(self, row: int) -> History | None:
+        """The text before the token that ``row`` chooses: the prefix, then the path to ``row``; None if not known."""
+        line = []
+        above = row
+        while above and above not in self._histories:
+            line.append(above)
+            above = self.draft.parents[above - 1]
+        text = self._histories.get(above, self.history)
+        if text is None:
+            return None
+        for step in reversed(line):
+            text = self._histories[step] = text.then((self.draft.ids[step - 1],))
+        return text
+
+    def log_probs(self, path: Sequence[int], next_id: int) -> tuple[LogProbs, ...]:
+        """Of each token of a verdict: the nodes of ``path``, then ``next_id``; each by the row that chose it."""
+        rows = (0, *(node + 1 for node in path))
+        tokens = (*(self.draft.ids[node] for node in path), next_id)
+        return tuple(
+            log_probs(self.logits[row], self.sampling, token, self.text(row))
+            for row, token in zip(rows, tokens, strict=True)
+        )
 
     def is_exact(self, row: int) -> bool:
         """Whether ``row`` has the bits the target alone would compute."""

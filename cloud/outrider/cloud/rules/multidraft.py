@@ -1,0 +1,75 @@
+"""`multidraft`: several drawn tokens at a node, tested one after the other down a tree (recursive rejection sampling).
+
+Children of a node are tested in draw order. With t the target's law there and d the law they were drawn from, child x
+is accepted with probability min(1, t(x)/d(x)); once it is refused, t becomes [t - d]+ normalised. What d becomes
+depends on the draw:
+
+- SAMPLED, independent draws (SpecInfer's multi-step sampling: Miao et al., 2024): d stays. A token that was drawn
+  twice is tested twice; skipping it would leave t where it was and bias the text.
+- DISTINCT, draws without replacement (Jeon et al., "Recursive speculative decoding", 2024; Sequoia: Chen et al.,
+  2024): d loses x and is normalised. Tested in any other order than drawn, the text would be biased.
+
+If every child is refused the next token is drawn from the last t; below an accepted one the walk goes on; behind a
+leaf comes a draw from its t. The law is the target's. On a chain this is `residual`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
+from outrider.cloud.rules.nodes import Decision, Nodes
+from outrider.cloud.rules.residual import Law, ending, left_over
+from outrider.shared.coins import Purpose
+from outrider.shared.draft import DraftKind
+from outrider.shared.frames import TokenKind
+from outrider.shared.sampling import Sampling
+
+
+def without(law: Law, token: int) -> Law:
+    """``law`` given that it is not ``token``, [vocabulary]; all zero if it can be nothing else."""
+    rest = law.copy()
+    rest[token] = 0.0
+    mass = float(np.sum(rest))
+    return rest / mass if mass > 0.0 else rest
+
+
+def descend(nodes: Nodes) -> Decision:
+    """The walk from the base: test a row's children in order, go below the one that is accepted."""
+    path: list[int] = []
+    row = 0
+    while children := nodes.draft.children(row):
+        target, draft = nodes.law(row), nodes.draft_law(row)
+        for child in children:
+            token = nodes.draft.ids[child]
+            if nodes.coin(row, Purpose.ACCEPT, child) < min(1.0, float(target[token]) / float(draft[token])):
+                break
+            target = left_over(target, draft)
+            if nodes.draft.kind is DraftKind.DISTINCT:
+                draft = without(draft, token)
+        else:
+            return ending(path, nodes.draw(target, row, Purpose.REPLACE), TokenKind.RECOVERED)
+        path.append(child)
+        row = child + 1
+    return ending(path, nodes.draw(nodes.law(row), row, Purpose.BONUS), TokenKind.BONUS)
+
+
+class Multidraft:
+    """The target's law, from a tree whose siblings were drawn with or without replacement."""
+
+    name = "multidraft"
+    needs_hidden = False
+    needs_laws = True
+    lossy = False
+    drafts = frozenset((DraftKind.SAMPLED, DraftKind.DISTINCT))
+    parameters = NO_PARAMETERS
+
+    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
+        """Any sampling will do."""
+
+    def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
+        """Walk down the tree."""
+        check_draft(self, nodes.draft)
+        return descend(nodes)
