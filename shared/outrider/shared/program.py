@@ -29,6 +29,7 @@ _EXTRA_OF_MODULE = {
     "onnx_ir": "export",
     "onnxscript": "export",
     "matplotlib": "sim",
+    "scipy": "sim",
 }
 
 
