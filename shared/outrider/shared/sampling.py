@@ -26,13 +26,13 @@ from outrider.shared.warps import (
     ADJUSTMENTS,
     TRUNCATIONS,
     WARPS,
-    Logits,
     apply,
     min_p_floor,
     softmax,
     temperature,
     top_k,
 )
+from outrider.shared.warps import Logits as Logits
 
 SAMPLER_ORDER = ",".join(warp.__name__ for warp in WARPS) + ";gumbel-max;ties=lowest-id;2"
 """Part of the law fingerprint; changes whenever the same logits could give another token."""
@@ -171,7 +171,7 @@ def pick(logits: Logits, sampling: Sampling, position: int, history: History | N
     """The target's token at absolute ``position``; exact ties go to the lower id."""
     _check_position(position, history)
     if sampling.greedy:
-        return int(np.argmax(_adjusted(np.asarray(logits), sampling, history)))
+        return int(np.argmax(adjusted(np.asarray(logits), sampling, history)))
     return _perturbed_best(scores(logits, sampling, history), sampling.seed, position)[0]
 
 
@@ -179,13 +179,13 @@ def choose(logits: Logits, sampling: Sampling, position: int, history: History |
     """`pick`, with the distance to the nearest other outcome."""
     _check_position(position, history)
     raw = np.asarray(logits)
-    adjusted = _adjusted(raw, sampling, history)
+    shifted = adjusted(raw, sampling, history)
     # The error of logits grows with the logits, not with what is added to them; a penalty multiplies it.
     error = abs(float(np.max(raw))) * max(sampling.repetition_penalty, 1 / sampling.repetition_penalty)
     if sampling.greedy:
-        token, gap = _best_two(adjusted)
+        token, gap = _best_two(shifted)
         return Choice(token, gap, max(1.0, error))
-    plain = apply((temperature,), adjusted, sampling, history)
+    plain = apply((temperature,), shifted, sampling, history)
     warped = apply(TRUNCATIONS, plain, sampling, history)
     token, best, second = _perturbed_best(warped, sampling.seed, position)
     scale = max(1.0, error / sampling.temperature)
@@ -209,7 +209,7 @@ def _check_position(position: int, history: History | None) -> None:
         raise ValueError(f"a choice at {position} after a text of {history.position} tokens")
 
 
-def _adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Logits:
+def adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Logits:
     """Logits after bias, penalties and least length; as they are (not even copied) where none of these is on."""
     return apply(ADJUSTMENTS, logits, sampling, history) if sampling.adjusts else logits
 

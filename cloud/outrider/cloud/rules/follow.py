@@ -11,14 +11,15 @@ def follow(nodes: Nodes) -> Decision:
 
     A near tie at an inexact row (a tree path off the line of columns, see `outrider.cloud.engine`) is not trusted: the
     round ends one token earlier and the next pass decides there with exact bits. So the text is the target's own for
-    trees too, as long as rounding stays below the near-tie bound.
+    trees too, as long as rounding stays below the near-tie bound. Where log-probabilities are told, whose last bits
+    would show, no inexact row is trusted at all.
     """
     path: list[int] = []
     near_ties = 0
     row = 0
     while True:
         near = nodes.near_tie(row)
-        if near and not nodes.is_exact(row):
+        if not nodes.is_exact(row) and (near or nodes.wants_log_probs):
             last = path.pop()
             kinds = (TokenKind.ACCEPTED,) * (len(path) + 1)
             return Decision(tuple(path), nodes.draft.ids[last], kinds, near_ties)
