@@ -60,7 +60,7 @@ def test_a_new_session_is_opened_before_its_prefill() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"protocol_min": 2, "protocol_max": 3}, FailureReason.PROTOCOL),
+        ({"protocol_min": 3, "protocol_max": 4}, FailureReason.PROTOCOL),
         ({"fingerprints": Fingerprints(b"x" * 32)}, FailureReason.FINGERPRINT),
         ({"fingerprints": Fingerprints(b"", b"x" * 32)}, FailureReason.FINGERPRINT),
         ({"turn": turn(rule=Rule("judge"))}, FailureReason.INVALID),

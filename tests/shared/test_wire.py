@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from outrider.shared.anchor import EMPTY, extend
-from outrider.shared.codec import pack_ids, pack_parents
+from outrider.shared.codec import pack_doubles, pack_floats, pack_ids, pack_parents
 from outrider.shared.draft import Draft
 from outrider.shared.errors import InvalidField
 from outrider.shared.frames import (
@@ -50,7 +51,7 @@ from outrider.shared.frames import (
     Verdict,
     Window,
 )
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 from outrider.shared.wire import (
     DownChecks,
     UpChecks,
@@ -69,7 +70,8 @@ TREE = Draft((8, 9, 10), (0, 1, 0))
 PRINTS = Fingerprints(b"a" * 32, b"b" * 32, b"c" * 32)
 PLANE = RowPlane(0, 8, RowEncoding.INT8, "moa.ca_kv", 2)
 ROWS = Rows(2, 0, 3, 2, bytes(range(32)), bulk=True)
-TURN = Turn(2, SEEN, (1, 2), 5, 99, (2,), Sampling(0.7, 40, 0.9, 2**63), Rule("judge", (("tau", 0.5),)))
+SAMPLING = Sampling(0.7, 40, 0.9, 2**63, 0.05, 1.2, 0.5, -0.25, 7, ((3, -1.5), (99, 0.1)))
+TURN = Turn(2, SEEN, (1, 2), 5, 99, (2,), SAMPLING, Rule("judge", (("tau", 0.5),)), log_probs=True)
 DRAFT = DraftFrame(1, 2, WINDOW, TREE, base=extend(SEEN, [3]))
 OPEN = Open(
     session_id=bytes(range(16)),
@@ -84,7 +86,8 @@ OPEN = Open(
     rows=RowsWanted(1, 2, 3, RowEncoding.F16, 4096),
     rejoin=True,
 )
-COMMIT = Commit(2, 3, (8, 9), (TokenKind.ACCEPTED, TokenKind.BONUS), (ROWS,), 1)
+TOLD = (LogProbs(-0.5, 0.0), LogProbs(-2.25, float("-inf")))
+COMMIT = Commit(2, 3, (8, 9), (TokenKind.ACCEPTED, TokenKind.BONUS), (ROWS,), 1, TOLD)
 OPENED = Opened(
     epoch=4,
     attach=Attach.LIVE,
@@ -216,6 +219,20 @@ UP_REFUSALS: list[tuple[str, int, Change]] = [
     ("turn.sampling.temperature", 5, lambda m: setattr(m.turn.sampling, "temperature", float("nan"))),
     ("turn.sampling.temperature", 5, lambda m: setattr(m.turn.sampling, "temperature", -1.0)),
     ("turn.sampling.top_p", 5, lambda m: setattr(m.turn.sampling, "top_p", 1.5)),
+    ("turn.sampling.min_p", 5, lambda m: setattr(m.turn.sampling, "min_p", float("nan"))),
+    ("turn.sampling.repetition_penalty", 5, lambda m: setattr(m.turn.sampling, "repetition_penalty", -1.0)),
+    ("turn.sampling.presence_penalty", 5, lambda m: setattr(m.turn.sampling, "presence_penalty", 2.5)),
+    ("turn.sampling.frequency_penalty", 5, lambda m: setattr(m.turn.sampling, "frequency_penalty", -2.5)),
+    ("turn.sampling.bias_ids", 5, lambda m: setattr(m.turn.sampling, "bias_ids", pack_ids((3, 100)))),
+    ("turn.sampling.bias_ids", 5, lambda m: setattr(m.turn.sampling, "bias_ids", b"\0" * 4100)),
+    ("turn.sampling.bias_values", 5, lambda m: setattr(m.turn.sampling, "bias_values", b"\0" * 8)),
+    ("turn.sampling.bias_values", 5, lambda m: setattr(m.turn.sampling, "bias_values", b"\0" * 15)),
+    ("turn.sampling.logit_bias", 5, lambda m: setattr(m.turn.sampling, "bias_ids", pack_ids((3, 3)))),
+    (
+        "turn.sampling.logit_bias",
+        5,
+        lambda m: setattr(m.turn.sampling, "bias_values", pack_doubles((float("inf"), 0.0))),
+    ),
     ("turn.rule.name", 5, lambda m: setattr(m.turn.rule, "name", "")),
     ("turn.rule.parameters", 5, lambda m: m.turn.rule.parameters.update({"x": float("inf")})),
     ("context.ids", 6, lambda m: setattr(m.context, "start", 8191)),
@@ -281,6 +298,14 @@ DOWN_REFUSALS: list[tuple[str, int, Down]] = [
     ("commit.kinds", 3, lambda m: setattr(m.commit, "kinds", b"\1\7")),
     ("commit.start", 3, lambda m: setattr(m.commit, "start", 8191)),
     ("commit.near_ties", 3, lambda m: setattr(m.commit, "near_ties", 3)),
+    ("commit.raw_log_probs", 3, lambda m: setattr(m.commit, "raw_log_probs", pack_floats((0.5, -1.0)))),
+    ("commit.raw_log_probs", 3, lambda m: setattr(m.commit, "raw_log_probs", pack_floats((-1.0,)))),
+    ("commit.warped_log_probs", 3, lambda m: m.commit.ClearField("warped_log_probs")),
+    (
+        "commit.warped_log_probs",
+        3,
+        lambda m: setattr(m.commit, "warped_log_probs", pack_floats((float("nan"), -1.0))),
+    ),
     ("commit.rows", 3, lambda m: setattr(m.commit.rows[0], "turn", 9)),
     ("rows.count", 4, lambda m: setattr(m.rows, "count", 0)),
     ("rows.plane", 4, lambda m: setattr(m.rows, "plane", 1)),
@@ -315,3 +340,13 @@ def test_what_a_server_says_is_clipped() -> None:
     assert len(read.detail) <= 1000 and "\x1b" not in read.detail
     drain = down_from_wire(down_to_wire(Drain(5, 10**9)))
     assert drain == Drain(5, 60_000)
+
+
+def test_what_is_off_takes_no_bytes() -> None:
+    """A turn that uses none of the later fields is, byte for byte, what the first minor version sent."""
+    turn = Turn(2, SEEN, (1, 2), 5, 99, (2,), Sampling(0.7, 40, 0.9, 2**63))
+    fields = {field.name for field, _ in up_to_wire(turn).turn.sampling.ListFields()}
+    assert fields == {"temperature", "top_k", "top_p", "seed"} and turn.protocol == 1
+    assert TURN.protocol == 2 == replace(turn, log_probs=True).protocol
+    read = up_from_wire(up_to_wire(turn))
+    assert isinstance(read, Turn) and read.sampling.repetition_penalty == 1.0

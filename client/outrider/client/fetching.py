@@ -16,7 +16,7 @@ from outrider.client.channel import Channel, ChannelSettings, open_channel
 from outrider.client.choice import AUTO, adapted, bundle_kind, pick
 from outrider.client.fetch import fetch
 from outrider.shared.errors import FingerprintMismatch, LinkError, OutriderError, Refused, surfaces
-from outrider.shared.frames import Description
+from outrider.shared.frames import PROTOCOL, Description
 from outrider.shared.tokenizer import Tokenizer
 from outrider.shared.transport import error_of
 from outrider.shared.wire import description_from_wire
@@ -111,7 +111,7 @@ class Fetcher:
             raise error_of(error) from error
 
     async def _describe(self, channel: Channel) -> Description:
-        request = pb.DescribeRequest(protocol_min=1, protocol_max=1)
+        request = pb.DescribeRequest(protocol_min=1, protocol_max=PROTOCOL)
         answer = await channel.verifier.Describe(request, metadata=channel.metadata, timeout=DESCRIBE_S)
         return description_from_wire(answer)
 

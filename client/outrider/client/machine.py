@@ -133,6 +133,8 @@ class SessionMachine(RoundMachine):
         """Tell a live stream of a turn that it has not heard of."""
         if self.turn is None or conn.turn == self.turn_number:
             return
+        if conn.opened is not None and not self.understood(conn.opened):
+            return
         conn.turn, conn.known = self.turn_number, self.turn_start
         conn.progress_at, conn.run_until, conn.busy_until = self.now, 0, 0.0
         self.send(conn, self.turn)

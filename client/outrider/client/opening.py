@@ -13,7 +13,7 @@ from outrider.client.machine_settings import Reconcile
 from outrider.client.plan import PacingInputs, Plan
 from outrider.shared.codec import pack_ids
 from outrider.shared.draft import Draft
-from outrider.shared.errors import FingerprintMismatch
+from outrider.shared.errors import FingerprintMismatch, ProtocolMismatch
 from outrider.shared.frames import (
     UNLIMITED,
     Anchor,
@@ -77,6 +77,7 @@ class OpenMachine(DialMachine):
             have=conn.have,
             turn=turn,
             window=window,
+            protocol_min=turn.protocol,
             fingerprints=Fingerprints(prints.law, prints.tokenizer, self.bundle),
             features=self.settings.features,
             context=self._inline_context(conn),
@@ -121,7 +122,7 @@ class OpenMachine(DialMachine):
         if problem:
             self.violation(conn, problem)
             return
-        if not self._same_law(frame):
+        if not self._same_law(frame) or not self.understood(frame):
             return
         if conn.opened_sent_at is not None:
             self.deadlines.sample(self.now - conn.opened_sent_at, 0, 0)
@@ -176,6 +177,18 @@ class OpenMachine(DialMachine):
             self.fingerprints = Fingerprints(theirs.law, theirs.tokenizer)
             self.persist(session_record(self.settings.session_id, self.fingerprints))
         return True
+
+    def understood(self, frame: Opened) -> bool:
+        """Whether the verifier knows all that the turn asks for; one that does not would write another text."""
+        if self.turn is None or frame.protocol >= self.turn.protocol:
+            return True
+        error = ProtocolMismatch(
+            f"this turn needs minor version {self.turn.protocol}, the verifier chose {frame.protocol}",
+            remedy="leave out penalties, biases, min-p, min-tokens and log-probabilities, or use a newer verifier",
+        )
+        self.hang_up_all()
+        self.finish("error", verified=False, error=error)
+        return False
 
     def _ask_for_bundle(self, frame: Opened) -> None:
         """Fetch a bundle once: where there is none yet, or no rows come for the present one, which reads them.

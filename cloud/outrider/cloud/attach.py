@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from outrider.cloud.session_log import Session, common_prefix
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.errors import ContextTooLong, FingerprintMismatch, InvalidField, ProtocolMismatch
-from outrider.shared.frames import Attach, Feature, Fingerprints, Open, Turn
+from outrider.shared.frames import PROTOCOL, Attach, Feature, Fingerprints, Open, Turn
 
-PROTOCOL = 1
-"""The minor version spoken here."""
+OLDEST_PROTOCOL = 1
+"""The first minor version spoken here; `PROTOCOL` is the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,16 @@ def check_open(frame: Open, ours: Fingerprints, rules: Collection[str], longest:
 
     Raises ProtocolMismatch, FingerprintMismatch, InvalidField or ContextTooLong.
     """
-    if not frame.protocol_min <= PROTOCOL <= frame.protocol_max:
+    if not (frame.protocol_min <= PROTOCOL and OLDEST_PROTOCOL <= frame.protocol_max):
+        theirs = f"{frame.protocol_min} … {frame.protocol_max}"
         raise ProtocolMismatch(
-            f"this verifier speaks minor version {PROTOCOL}, the device {frame.protocol_min} … {frame.protocol_max}",
+            f"this verifier speaks minor versions {OLDEST_PROTOCOL} … {PROTOCOL}, the device {theirs}",
             remedy="use the same release on both sides",
         )
-    theirs = frame.fingerprints
+    prints = frame.fingerprints
     for which, mine, other in (
-        ("law", ours.law, theirs.law),
-        ("tokenizer", ours.tokenizer, theirs.tokenizer),
+        ("law", ours.law, prints.law),
+        ("tokenizer", ours.tokenizer, prints.tokenizer),
     ):
         if other and other != mine:
             raise FingerprintMismatch(which, ours=mine, theirs=other)

@@ -39,6 +39,7 @@ from outrider.shared.errors import (
     RoundConflict,
 )
 from outrider.shared.frames import (
+    PROTOCOL,
     Attach,
     Cancel,
     Close,
@@ -190,6 +191,7 @@ class SessionTable(UpkeepTable):
         opened = Opened(
             epoch=frame.epoch,
             attach=found.attach,
+            protocol=min(frame.protocol_max, PROTOCOL),
             committed=EMPTY if waiting else session.log.anchor,
             context_from=len(found.known) if waiting else 0,
             fingerprints=Fingerprints(prints.law, prints.tokenizer, source.bundle if source else b""),

@@ -297,7 +297,7 @@ class RowsWanted(_message.Message):
     def __init__(self, first: _Optional[int] = ..., held_from: _Optional[int] = ..., held_until: _Optional[int] = ..., encoding: _Optional[_Union[RowEncoding, str]] = ..., bulk_window_bytes: _Optional[int] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("turn", "keep", "append_ids", "generated_from", "max_length", "stop_ids", "sampling", "rule")
+    __slots__ = ("turn", "keep", "append_ids", "generated_from", "max_length", "stop_ids", "sampling", "rule", "log_probs")
     TURN_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     APPEND_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -306,6 +306,7 @@ class Turn(_message.Message):
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     RULE_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     turn: int
     keep: Anchor
     append_ids: bytes
@@ -314,19 +315,34 @@ class Turn(_message.Message):
     stop_ids: bytes
     sampling: Sampling
     rule: Rule
-    def __init__(self, turn: _Optional[int] = ..., keep: _Optional[_Union[Anchor, _Mapping]] = ..., append_ids: _Optional[bytes] = ..., generated_from: _Optional[int] = ..., max_length: _Optional[int] = ..., stop_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., rule: _Optional[_Union[Rule, _Mapping]] = ...) -> None: ...
+    log_probs: bool
+    def __init__(self, turn: _Optional[int] = ..., keep: _Optional[_Union[Anchor, _Mapping]] = ..., append_ids: _Optional[bytes] = ..., generated_from: _Optional[int] = ..., max_length: _Optional[int] = ..., stop_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., rule: _Optional[_Union[Rule, _Mapping]] = ..., log_probs: bool = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "seed")
+    __slots__ = ("temperature", "top_k", "top_p", "seed", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens", "bias_ids", "bias_values")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    MIN_P_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_IDS_FIELD_NUMBER: _ClassVar[int]
+    BIAS_VALUES_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     top_k: int
     top_p: float
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ...) -> None: ...
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    min_tokens: int
+    bias_ids: bytes
+    bias_values: bytes
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., seed: _Optional[int] = ..., min_p: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., bias_ids: _Optional[bytes] = ..., bias_values: _Optional[bytes] = ...) -> None: ...
 
 class Rule(_message.Message):
     __slots__ = ("name", "parameters")
@@ -502,20 +518,24 @@ class Rows(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., plane: _Optional[int] = ..., start: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., bulk: bool = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("turn", "start", "ids", "kinds", "rows", "near_ties")
+    __slots__ = ("turn", "start", "ids", "kinds", "rows", "near_ties", "raw_log_probs", "warped_log_probs")
     TURN_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     KINDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     NEAR_TIES_FIELD_NUMBER: _ClassVar[int]
+    RAW_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
+    WARPED_LOG_PROBS_FIELD_NUMBER: _ClassVar[int]
     turn: int
     start: int
     ids: bytes
     kinds: bytes
     rows: _containers.RepeatedCompositeFieldContainer[Rows]
     near_ties: int
-    def __init__(self, turn: _Optional[int] = ..., start: _Optional[int] = ..., ids: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., near_ties: _Optional[int] = ...) -> None: ...
+    raw_log_probs: bytes
+    warped_log_probs: bytes
+    def __init__(self, turn: _Optional[int] = ..., start: _Optional[int] = ..., ids: _Optional[bytes] = ..., kinds: _Optional[bytes] = ..., rows: _Optional[_Iterable[_Union[Rows, _Mapping]]] = ..., near_ties: _Optional[int] = ..., raw_log_probs: _Optional[bytes] = ..., warped_log_probs: _Optional[bytes] = ...) -> None: ...
 
 class Verdict(_message.Message):
     __slots__ = ("round", "outcome", "commit", "trimmed", "accepted", "queue_us", "compute_us", "retry_after_ms", "replayed")

@@ -1,4 +1,4 @@
-"""Byte codecs of the wire: token ids, parents and state rows.
+"""Byte codecs of the wire: token ids, parents, floats and state rows.
 
 All integers are little-endian; lengths must be exact; values that are not finite are refused. Every refusal is an
 ``InvalidField`` that names the field.
@@ -7,6 +7,7 @@ All integers are little-endian; lengths must be exact; values that are not finit
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ _ID = np.dtype("<u4")
 _PARENT = np.dtype("<u2")
 _FLOAT = np.dtype("<f4")
 _HALF = np.dtype("<f2")
+_DOUBLE = np.dtype("<f8")
 _INT8_MAX = 127
 
 
@@ -46,6 +48,26 @@ def unpack_parents(data: bytes, field: str = "parents") -> tuple[int, ...]:
         if parent > index:
             raise InvalidField(field, f"node {index} has parent {parent}; it must be at most {index}")
     return parents
+
+
+def pack_floats(values: Sequence[float]) -> bytes:
+    """Numbers as f32 little-endian."""
+    return np.asarray(values, _FLOAT).tobytes()
+
+
+def unpack_floats(data: bytes, field: str) -> tuple[float, ...]:
+    """The f32 numbers in ``data``, whatever they are: NaN and infinities are the caller's to refuse."""
+    return tuple(np.frombuffer(_whole(data, _FLOAT, field), _FLOAT).tolist())
+
+
+def pack_doubles(values: Sequence[float]) -> bytes:
+    """Numbers as f64 little-endian."""
+    return np.asarray(values, _DOUBLE).tobytes()
+
+
+def unpack_doubles(data: bytes, field: str) -> tuple[float, ...]:
+    """The f64 numbers in ``data``, whatever they are."""
+    return tuple(np.frombuffer(_whole(data, _DOUBLE, field), _DOUBLE).tolist())
 
 
 def row_bytes(plane: RowPlane) -> int:
@@ -128,6 +150,10 @@ def _pack(values: Sequence[int], dtype: np.dtype[np.unsignedinteger], field: str
 
 
 def _unpack(data: bytes, dtype: np.dtype[np.unsignedinteger], field: str) -> tuple[int, ...]:
+    return tuple(np.frombuffer(_whole(data, dtype, field), dtype).tolist())
+
+
+def _whole(data: bytes, dtype: np.dtype[Any], field: str) -> bytes:
     if len(data) % dtype.itemsize:
         raise InvalidField(field, f"{len(data)} bytes is not a multiple of {dtype.itemsize}")
-    return tuple(np.frombuffer(data, dtype).tolist())
+    return data

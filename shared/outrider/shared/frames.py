@@ -17,7 +17,10 @@ from outrider.shared.enums import FinishReason as FinishReason
 from outrider.shared.enums import RoundOutcome as RoundOutcome
 from outrider.shared.enums import RowEncoding as RowEncoding
 from outrider.shared.enums import TokenKind as TokenKind
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
+
+PROTOCOL = 2
+"""Minor version of the wire spoken here; 2 brought the warps beyond top_p, and log-probabilities."""
 
 UNLIMITED = 2**32 - 1
 """``Window.run_ahead_until`` without a limit."""
@@ -114,7 +117,7 @@ class Description:
     bundles: tuple[BundleInfo, ...] = ()
     numerics: Numerics = field(default_factory=Numerics)
     protocol_min: int = 1
-    protocol_max: int = 1
+    protocol_max: int = PROTOCOL
 
 
 # ------------------------------------------------------------------------------------------------------------- up
@@ -149,6 +152,13 @@ class Turn:
     stop_ids: tuple[int, ...] = ()
     sampling: Sampling = field(default_factory=Sampling)
     rule: Rule = field(default_factory=Rule)
+    log_probs: bool = False
+    """Commits say how likely their tokens were."""
+
+    @property
+    def protocol(self) -> int:
+        """Lowest minor version in which a verifier understands all of this turn."""
+        return 1 if self.sampling.plain and not self.log_probs else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,7 @@ class Open:
     turn: Turn
     window: Window
     protocol_min: int = 1
-    protocol_max: int = 1
+    protocol_max: int = PROTOCOL
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     features: tuple[Feature, ...] = ()
     context: Context | None = None
@@ -241,7 +251,7 @@ class Opened:
     epoch: int
     attach: Attach
     committed: Anchor
-    protocol: int = 1
+    protocol: int = PROTOCOL
     context_from: int = 0
     fingerprints: Fingerprints = field(default_factory=Fingerprints)
     features: tuple[Feature, ...] = ()
@@ -275,6 +285,8 @@ class Commit:
     kinds: tuple[TokenKind, ...]
     rows: tuple[Rows, ...] = ()
     near_ties: int = 0
+    log_probs: tuple[LogProbs, ...] = ()
+    """One per id in turns that ask for them, otherwise none."""
 
 
 @dataclass(frozen=True, slots=True)

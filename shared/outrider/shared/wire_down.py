@@ -51,6 +51,7 @@ from outrider.shared.wire_parts import (
     plane_to_wire,
     planes_from_wire,
 )
+from outrider.shared.wire_sampling import log_probs_from_wire, log_probs_to_wire
 from outrider.v1 import verifier_pb2 as pb
 
 MAX_BULK_BYTES = 16_384
@@ -215,6 +216,7 @@ def _verdict_from_wire(message: pb.Verdict, checks: DownChecks) -> Verdict:
 
 
 def _commit_to_wire(frame: Commit) -> pb.Commit:
+    raw, warped = log_probs_to_wire(frame)
     return pb.Commit(
         turn=frame.turn,
         start=frame.start,
@@ -222,6 +224,8 @@ def _commit_to_wire(frame: Commit) -> pb.Commit:
         kinds=bytes(frame.kinds),
         rows=[_rows_to_wire(rows) for rows in frame.rows],
         near_ties=frame.near_ties,
+        raw_log_probs=raw,
+        warped_log_probs=warped,
     )
 
 
@@ -243,6 +247,7 @@ def _commit_from_wire(message: pb.Commit, checks: DownChecks, path: str) -> Comm
         kinds=tuple(enum_member(TokenKind, kind, f"{path}.kinds") for kind in message.kinds),
         rows=_commit_rows(message.rows, message.turn, checks, path),
         near_ties=message.near_ties,
+        log_probs=log_probs_from_wire(message, len(ids), path),
     )
 
 

@@ -25,7 +25,6 @@ from outrider.shared.frames import (
     UpFrame,
     Window,
 )
-from outrider.shared.sampling import Sampling
 from outrider.shared.wire_parts import (
     MAX_LIST,
     anchor_from_wire,
@@ -40,6 +39,7 @@ from outrider.shared.wire_parts import (
     fingerprints_from_wire,
     fingerprints_to_wire,
 )
+from outrider.shared.wire_sampling import sampling_from_wire, sampling_to_wire
 from outrider.v1 import verifier_pb2 as pb
 
 
@@ -204,13 +204,9 @@ def _turn_to_wire(turn: Turn) -> pb.Turn:
         generated_from=turn.generated_from,
         max_length=turn.max_length,
         stop_ids=pack_ids(turn.stop_ids),
-        sampling=pb.Sampling(
-            temperature=turn.sampling.temperature,
-            top_k=turn.sampling.top_k,
-            top_p=turn.sampling.top_p,
-            seed=turn.sampling.seed,
-        ),
+        sampling=sampling_to_wire(turn.sampling),
         rule=pb.Rule(name=turn.rule.name, parameters=dict(turn.rule.parameters)),
+        log_probs=turn.log_probs,
     )
 
 
@@ -233,17 +229,9 @@ def _turn_from_wire(message: pb.Turn, checks: UpChecks, path: str) -> Turn:
         generated_from=message.generated_from,
         max_length=message.max_length,
         stop_ids=stop_ids,
-        sampling=_sampling_from_wire(message.sampling, f"{path}.sampling"),
+        sampling=sampling_from_wire(message.sampling, f"{path}.sampling", checks.vocabulary),
         rule=_rule_from_wire(message.rule, f"{path}.rule"),
-    )
-
-
-def _sampling_from_wire(message: pb.Sampling, path: str) -> Sampling:
-    return Sampling(
-        temperature=check_finite(message.temperature, 0.0, 1000.0, f"{path}.temperature"),
-        top_k=message.top_k,
-        top_p=check_finite(message.top_p, 0.0, 1.0, f"{path}.top_p"),
-        seed=message.seed,
+        log_probs=message.log_probs,
     )
 
 
