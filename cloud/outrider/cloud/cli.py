@@ -15,6 +15,7 @@ import typer
 
 from outrider.cloud.evaluate.cli import app as evaluate
 from outrider.cloud.export.cli import export
+from outrider.cloud.judge.cli import app as judge
 from outrider.cloud.train.cli import train
 from outrider.cloud.train.corpus_cli import corpus, corpus_stats
 from outrider.cloud.train.given_cli import corpus_given
@@ -229,6 +230,7 @@ app.command("corpus-given")(corpus_given)
 app.command("corpus-stats")(corpus_stats)
 app.command()(train)
 app.add_typer(evaluate, name="eval")
+app.add_typer(judge, name="judge")
 
 
 def main() -> None:

@@ -1,0 +1,79 @@
+"""One field of a record that is written like JSON."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from outrider.cloud.judge.families.family import (
+    Content,
+    Split,
+    Template,
+    TemplatedFamily,
+    near_numbers,
+    pick,
+)
+from outrider.cloud.judge.families.reading import NumberReader, WordsReader
+from outrider.cloud.judge.families.words import CITIES, COLOURS, JOBS, NAMES
+
+
+def _person(rng: np.random.Generator) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "name": pick(rng, NAMES, 1)[0],
+        "age": int(rng.integers(18, 80)),
+        "city": pick(rng, CITIES, 1)[0],
+        "job": pick(rng, JOBS, 1)[0],
+        "colour": pick(rng, COLOURS, 1)[0],
+    }
+    return {name: fields[name] for name in pick(rng, tuple(fields), len(fields))}
+
+
+def _age(rng: np.random.Generator) -> Content:
+    person = _person(rng)
+    age = int(str(person["age"]))
+    return Content({"record": json.dumps(person), "name": person["name"]}, str(age), near_numbers(age, rng))
+
+
+def _city(rng: np.random.Generator) -> Content:
+    person = _person(rng)
+    city = str(person["city"])
+    wrong = tuple(other.lower() for other in pick(rng, CITIES, 4) if other != city)
+    return Content({"record": json.dumps(person), "name": person["name"]}, city.lower(), wrong)
+
+
+AGE = TemplatedFamily(
+    "age_field",
+    NumberReader(),
+    _age,
+    (
+        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "age"?'),
+        Template(
+            "old", Split.TRAIN, "{record}\n\nHow old is {name} according to this record? Use a sentence."
+        ),
+        Template(
+            "field", Split.VALIDATION, 'Extract the field "age" from {record} and state it in a sentence.'
+        ),
+        Template(
+            "form", Split.TEST, "A form was filled in as follows: {record}. Which age was given in the form?"
+        ),
+    ),
+)
+CITY = TemplatedFamily(
+    "city_field",
+    WordsReader(CITIES),
+    _city,
+    (
+        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "city"?'),
+        Template(
+            "where", Split.TRAIN, "{record}\n\nWhere is {name} according to this record? Use a sentence."
+        ),
+        Template(
+            "field", Split.VALIDATION, 'Extract the field "city" from {record} and state it in a sentence.'
+        ),
+        Template(
+            "form", Split.TEST, "A form was filled in as follows: {record}. Which city was given in the form?"
+        ),
+    ),
+)
+FAMILIES = (AGE, CITY)
