@@ -88,6 +88,16 @@ def read_parameters(rule: Rule, asked: Mapping[str, float]) -> Mapping[str, floa
     return {name: asked.get(name, parameter.default) for name, parameter in rule.parameters.items()}
 
 
+def trusts_laws(rule: Rule, draft: Draft) -> bool:
+    """Whether the verdict on ``draft`` would depend on laws that nobody but the client vouches for."""
+    return bool(draft.laws) and (rule.needs_laws or rule.lossy)
+
+
+def runs_ahead(rule: Rule) -> bool:
+    """Whether the target may go on alone under ``rule``: only where every token is the target's own anyway."""
+    return not (rule.lossy or rule.needs_laws)
+
+
 _BIAS = {
     DraftKind.CHOSEN: "its tokens were chosen, not drawn, and accepting them by target / draft law would favour them",
     DraftKind.SAMPLED: "its siblings were drawn with replacement, and the rule would take an equal one for gone",
