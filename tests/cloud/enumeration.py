@@ -15,6 +15,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar, cast
 
 import numpy as np
@@ -28,6 +29,8 @@ from outrider.shared.sampling import Sampling
 
 Law = NDArray[np.float64]
 Path = tuple[int, ...]
+Model = Callable[[Path], Law]
+"""A law for every path."""
 T = TypeVar("T", bound=Hashable)
 START = 10
 """Committed tokens before the first round."""
@@ -133,14 +136,14 @@ Judge = Callable[[Nodes, Mapping[str, float]], Decision]
 class Play:
     """A target, a drafter and a rule. Laws are functions of the path since the start."""
 
-    target: Callable[[Path], Law]
-    drafted: Callable[[Path], Law]
+    target: Model
+    drafted: Model
     """The law tokens are drawn from, and, unless `told` says otherwise, the one that is reported."""
     rule: Judge
     widths: tuple[int, ...] = (1,)
     """Children per node, by depth."""
     kind: DraftKind = DraftKind.SAMPLED
-    told: Callable[[Path], Law] | None = None
+    told: Model | None = None
     pick: Callable[[Branches, Law, int, DraftKind], Sequence[int]] | None = None
     """How children are come by; None: as the kind says."""
     sampling: Sampling = PLAIN
@@ -192,20 +195,25 @@ class Play:
             kept.append(len(decision.path))
         return text, tuple(kept)
 
-    def first_token(self) -> Law:
-        """Exact law of the first emitted token."""
-        law = np.zeros(self.vocabulary)
-        for (text, _), weight in outcomes(self.rounds).items():
-            law[text[0]] += weight
-        return law
+    @cached_property
+    def one_round(self) -> dict[tuple[Path, tuple[int, ...]], float]:
+        """Every outcome of one round with its probability."""
+        return outcomes(self.rounds)
+
+    def emitted(self) -> dict[Path, float]:
+        """Law of what one round emits."""
+        law: dict[Path, float] = defaultdict(float)
+        for (text, _), weight in self.one_round.items():
+            law[text] += weight
+        return dict(law)
 
     def accepted(self) -> float:
         """Probability that the first token is a drafted one."""
-        return sum(weight for (_, kept), weight in outcomes(self.rounds).items() if kept[0])
+        return sum(weight for (_, kept), weight in self.one_round.items() if kept[0])
 
     def mean_kept(self) -> float:
         """Expected number of drafted tokens kept in a round."""
-        return sum(kept[0] * weight for (_, kept), weight in outcomes(self.rounds).items())
+        return sum(kept[0] * weight for (_, kept), weight in self.one_round.items())
 
     def bias(self, rounds: int = 1, tokens: int | None = None) -> float:
         """Total variation between the first tokens and the target's; what the rounds leave open the target adds.
@@ -214,7 +222,8 @@ class Play:
         """
         tokens = tokens or rounds * (len(self.widths) + 1)
         law: dict[Path, float] = defaultdict(float)
-        for (text, _), weight in outcomes(lambda branches: self.rounds(branches, rounds)).items():
+        found = self.one_round if rounds == 1 else outcomes(lambda branches: self.rounds(branches, rounds))
+        for (text, _), weight in found.items():
             for path, share in self.extended(text[:tokens], tokens).items():
                 law[path] += weight * share
         true = self.extended((), tokens)
@@ -233,7 +242,7 @@ class Play:
         return law
 
     def warped(self, path: Path) -> Law:
-        """The target's law after ``path`` under the sampling's temperature (no other warp is known here)."""
+        """The target's law after ``path`` under the sampling's temperature (no other warp is known here), above 0."""
         powered = self.target(path) ** (1 / self.sampling.temperature)
         return powered / np.sum(powered)
 
@@ -256,8 +265,8 @@ def children(branches: Branches, law: Law, width: int, kind: DraftKind) -> Seque
 
 
 def random_model(
-    seed: int, vocabulary: int, depth: int, zeros: float = 0.0, like: Callable[[Path], Law] | None = None
-) -> Callable[[Path], Law]:
+    seed: int, vocabulary: int, depth: int, zeros: float = 0.0, like: Model | None = None
+) -> Model:
     """A law for every path of up to ``depth`` tokens; a share of entries 0; half of ``like`` mixed in."""
     rng = np.random.default_rng(seed)
     table: dict[Path, Law] = {}
@@ -269,7 +278,7 @@ def random_model(
     return table.__getitem__
 
 
-def always(law: Sequence[float]) -> Callable[[Path], Law]:
+def always(law: Sequence[float]) -> Model:
     """The same law after every path."""
     fixed = np.asarray(law, np.float64)
     return lambda path: fixed

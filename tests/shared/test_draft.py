@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.shared.draft import Draft
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.errors import InvalidField
+from outrider.shared.laws import SparseLaw
 
 ROOM: dict[str, Any] = {"vocabulary": 100, "max_nodes": 8, "max_depth": 3, "max_chain": 20}
 
@@ -68,3 +69,55 @@ def test_trees_need_agreement_and_chains_have_room_of_their_own() -> None:
     Draft((1, 2), (0, 0)).validate(**ROOM)
     with pytest.raises(InvalidField):
         Draft((1, 2), (0, 0)).validate(**ROOM, trees=False)
+
+
+LAW, OTHER = SparseLaw(4, (1, 2), (12, 4)), SparseLaw(4, (2, 3), (1, 15))
+DRAWN, DISTINCT = DraftKind.SAMPLED, DraftKind.DISTINCT
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        (Draft((1, 1), (0, 0), DISTINCT, (LAW,)), "draft.ids"),
+        (Draft((1, 2), (0, 0), DraftKind.CHOSEN, (LAW,)), "draft.laws"),
+        (Draft((1, 2), (0, 1), DRAWN, (LAW,)), "draft.laws.sizes"),
+        (Draft((1, 2), (0, 0), DRAWN, (LAW, OTHER)), "draft.laws.sizes"),
+        (Draft((1, 3), (0, 0), DRAWN, (LAW,)), "draft.laws.ids"),
+        (Draft((1, 1), (0, 1), DRAWN, (LAW, OTHER)), "draft.laws.ids"),
+        (Draft((1,), (0,), DRAWN, (SparseLaw(4, (1, 100), (8, 8)),)), "draft.laws.ids"),
+    ],
+)
+def test_laws_that_do_not_belong_to_their_draft_are_refused_by_field(draft: Draft, field: str) -> None:
+    """Laws of chosen tokens, too few or too many, foreign ids, and a law without the token that came from it."""
+    with pytest.raises(InvalidField) as refused:
+        draft.validate(**ROOM)
+    assert refused.value.field == field
+
+
+def test_only_independent_draws_may_have_equal_siblings() -> None:
+    """A token that was drawn twice is sent twice; whatever else has twins is refused."""
+    Draft((1, 1), (0, 0), DRAWN).validate(**ROOM)
+    Draft((1, 1), (0, 0), DRAWN, (LAW,)).validate(**ROOM)
+    for kind in (DraftKind.CHOSEN, DISTINCT):
+        with pytest.raises(InvalidField, match="same id"):
+            Draft((1, 1), (0, 0), kind).validate(**ROOM)
+
+
+def test_laws_belong_to_rows_with_children() -> None:
+    """In row order; a row without children, and a draft without laws, have none."""
+    draft = Draft((1, 2, 3, 1), (0, 0, 2, 0), DRAWN, (LAW, OTHER))
+    assert draft.inner_rows == (0, 2) and draft.has_siblings
+    assert (draft.law_of(0), draft.law_of(2)) == (LAW, OTHER)
+    assert not Draft.chain((1, 2), DRAWN, (LAW, OTHER)).has_siblings
+    for bare, row in ((draft, 1), (draft, 4), (Draft((1,), (0,)), 0)):
+        with pytest.raises(ValueError, match="no draft law"):
+            bare.law_of(row)
+
+
+def test_a_part_of_a_draft_keeps_its_kind_and_laws() -> None:
+    """Nodes below a row, renumbered, with the laws of the rows that still have children."""
+    draft = Draft((1, 2, 3, 1, 3), (0, 0, 2, 0, 2), DRAWN, (LAW, OTHER))
+    assert draft.only((2, 4), root=2) == Draft((3, 3), (0, 0), DRAWN, (OTHER,))
+    assert draft.only((0, 1, 3)) == Draft((1, 2, 1), (0, 0, 0), DRAWN, (LAW,))
+    assert draft.only(()) == Draft((), (), DRAWN)
+    assert draft.only(range(5)) == draft

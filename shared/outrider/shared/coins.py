@@ -24,10 +24,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-COINS_VERSION = 1
-"""Part of every coin; changes whenever any coin would."""
-
 _PERSON = b"outrider coin 01"
+"""Keeps these digests apart from any other use of the key; the number changes whenever any coin would."""
 _ADDRESS = struct.Struct("<QQII")
 _BITS = 53
 """A coin is a multiple of 2^-53: every float64 in [0, 1) with that spacing is equally likely."""
