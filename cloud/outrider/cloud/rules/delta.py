@@ -17,13 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
-from outrider.cloud.rules.multidraft import without
 from outrider.cloud.rules.nodes import Decision, Nodes
-from outrider.cloud.rules.residual import ending
+from outrider.cloud.rules.residual import Law, ending
 from outrider.shared.coins import Purpose
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import Sampling
+
+
+def without(law: Law, token: int) -> Law:
+    """``law`` given that it is not ``token``, [vocabulary]; all zero if it can be nothing else."""
+    rest = law.copy()
+    rest[token] = 0.0
+    mass = float(np.sum(rest))
+    return rest / mass if mass > 0.0 else rest
 
 
 class _ByIdsAlone:

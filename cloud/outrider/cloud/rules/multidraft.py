@@ -17,40 +17,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
 from outrider.cloud.rules.nodes import Decision, Nodes
-from outrider.cloud.rules.residual import Law, ending, left_over
+from outrider.cloud.rules.remainder import Remainder
+from outrider.cloud.rules.residual import ending
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import Sampling
 
 
-def without(law: Law, token: int) -> Law:
-    """``law`` given that it is not ``token``, [vocabulary]; all zero if it can be nothing else."""
-    rest = law.copy()
-    rest[token] = 0.0
-    mass = float(np.sum(rest))
-    return rest / mass if mass > 0.0 else rest
-
-
 def descend(nodes: Nodes) -> Decision:
     """The walk from the base: test a row's children in order, go below the one that is accepted."""
+    distinct = nodes.draft.kind is DraftKind.DISTINCT
     path: list[int] = []
     row = 0
     while children := nodes.draft.children(row):
-        target, draft = nodes.law(row), nodes.draft_law(row)
+        left = Remainder.at(nodes, row)
         for child in children:
             token = nodes.draft.ids[child]
-            if nodes.coin(row, Purpose.ACCEPT, child) < min(1.0, float(target[token]) / float(draft[token])):
+            if nodes.coin(row, Purpose.ACCEPT, child) < left.ratio(token):
                 break
-            target = left_over(target, draft)
-            if nodes.draft.kind is DraftKind.DISTINCT:
-                draft = without(draft, token)
+            left.refuse(token, distinct=distinct)
         else:
-            return ending(path, nodes.draw(target, row, Purpose.REPLACE), TokenKind.RECOVERED)
+            return ending(path, nodes.draw(left.law(), row, Purpose.REPLACE), TokenKind.RECOVERED)
         path.append(child)
         row = child + 1
     return ending(path, nodes.draw(nodes.law(row), row, Purpose.BONUS), TokenKind.BONUS)

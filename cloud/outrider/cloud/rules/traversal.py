@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 from outrider.cloud.rules.block import keeping
 from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
-from outrider.cloud.rules.multidraft import without
 from outrider.cloud.rules.nodes import Decision, Nodes
-from outrider.cloud.rules.residual import Law, ending, left_mass, left_over
+from outrider.cloud.rules.remainder import Remainder
+from outrider.cloud.rules.residual import ending
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
@@ -31,19 +31,17 @@ class _Place:
     """A row on the way down, as the leaves already gone have left it."""
 
     row: int
-    left: list[int]
-    """Children not tried yet."""
-    target: Law
-    draft: Law
+    untried: list[int]
+    """Children not tried yet, the next one last."""
     kept: float
     """p: the chance that it is kept, once it is a leaf."""
+    left: Remainder | None
+    """Its laws; None if it never had children, since its law is wanted only if it is kept."""
 
-    def lose(self, token: int) -> None:
-        """A child with this token is gone."""
-        mass = left_mass(self.target, self.draft, kept=self.kept)
-        self.target = left_over(self.target, self.draft, kept=self.kept)
-        self.kept = keeping(mass, self.kept)
-        self.draft = without(self.draft, token)
+    @classmethod
+    def at(cls, nodes: Nodes, row: int, kept: float) -> _Place:
+        children = nodes.draft.children(row)
+        return cls(row, list(reversed(children)), kept, Remainder.at(nodes, row) if children else None)
 
 
 class Traversal:
@@ -62,39 +60,32 @@ class Traversal:
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Down to the first leaf, then back up until a leaf is kept."""
         check_draft(self, nodes.draft)
-        way = [self._place(nodes, 0, 1.0)]
+        way = [_Place.at(nodes, 0, 1.0)]
         while True:
             here = way[-1]
-            if here.left:
-                child = here.left.pop(0)
-                token = nodes.draft.ids[child]
-                kept = min(1.0, here.kept * float(here.target[token]) / float(here.draft[token]))
+            if here.left is not None and here.untried:
+                child = here.untried.pop()
+                kept = min(1.0, here.kept * here.left.ratio(nodes.draft.ids[child]))
                 if kept > 0.0:
-                    way.append(self._place(nodes, child + 1, kept))
+                    way.append(_Place.at(nodes, child + 1, kept))
                 else:  # nothing below it can be kept either
-                    here.lose(token)
-            elif len(way) == 1 or self._keeps(nodes, way[-2].row, here):
-                break
+                    self._lose(nodes, here, child)
+            elif len(way) == 1 or nodes.coin(way[-2].row, Purpose.ACCEPT, here.row - 1) < here.kept:
+                return self._end(nodes, way)
             else:
                 way.pop()
-                way[-1].lose(nodes.draft.ids[here.row - 1])
-        return self._end(nodes, way)
+                self._lose(nodes, way[-1], here.row - 1)
 
     @staticmethod
-    def _place(nodes: Nodes, row: int, kept: float) -> _Place:
-        children = list(nodes.draft.children(row))
-        target = nodes.law(row)
-        return _Place(row, children, target, nodes.draft_law(row) if children else target, kept)
-
-    @staticmethod
-    def _keeps(nodes: Nodes, parent: int, leaf: _Place) -> bool:
-        return nodes.coin(parent, Purpose.ACCEPT, leaf.row - 1) < leaf.kept
+    def _lose(nodes: Nodes, place: _Place, child: int) -> None:
+        """``child`` is gone."""
+        if place.left is not None:
+            mass = place.left.refuse(nodes.draft.ids[child], place.kept, distinct=True)
+            place.kept = keeping(mass, place.kept)
 
     @staticmethod
     def _end(nodes: Nodes, way: list[_Place]) -> Decision:
         path, last = [place.row - 1 for place in way[1:]], way[-1]
-        refused = bool(nodes.draft.children(last.row))
-        purpose, kind = (
-            (Purpose.REPLACE, TokenKind.RECOVERED) if refused else (Purpose.BONUS, TokenKind.BONUS)
-        )
-        return ending(path, nodes.draw(last.target, last.row, purpose), kind)
+        if last.left is None:
+            return ending(path, nodes.draw(nodes.law(last.row), last.row, Purpose.BONUS), TokenKind.BONUS)
+        return ending(path, nodes.draw(last.left.law(), last.row, Purpose.REPLACE), TokenKind.RECOVERED)
