@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from outrider.cloud.events import MakeRows, Outcome, Prefill, Prefilled, Verified, Verify, Work, WorkFailed
 from outrider.shared.codec import encode_rows
 from outrider.shared.frames import RowEncoding, RowPlane
-from outrider.shared.sampling import Sampling, pick
+from outrider.shared.sampling import History, LogProbs, Sampling, log_probs, pick
 
 VOCABULARY = 64
 PLANE = RowPlane(0, 8, RowEncoding.INT8, "toy.prefix", 2)
@@ -43,9 +43,21 @@ class ToyEngine:
         seed = int.from_bytes(hashlib.sha256(text).digest()[:8], "little")
         return np.random.default_rng(seed).normal(0.0, 2.0, self.vocabulary)
 
-    def next_id(self, prefix: Sequence[int], sampling: Sampling) -> int:
+    def next_id(self, prefix: Sequence[int], sampling: Sampling, history: History | None = None) -> int:
         """The token that follows ``prefix``; its position is the prefix's length."""
-        return pick(self.logits(prefix), sampling, len(prefix))
+        return pick(self.logits(prefix), sampling, len(prefix), history)
+
+    def told(
+        self, ids: Sequence[int], count: int, sampling: Sampling, stop: Sequence[int] = ()
+    ) -> list[LogProbs]:
+        """Log-probabilities of the last ``count`` of ``ids``, all of them generated, by the target alone."""
+        start = len(ids) - count
+        return [
+            log_probs(
+                self.logits(ids[:at]), sampling, ids[at], sampling.history(ids[:at], start, sorted(stop))
+            )
+            for at in range(start, len(ids))
+        ]
 
     def generate(
         self, ids: Sequence[int], max_new: int, sampling: Sampling | None = None, stop: Sequence[int] = ()
@@ -53,7 +65,8 @@ class ToyEngine:
         """The target alone: up to ``max_new`` tokens after ``ids``, the stop id included."""
         sequence, sampling = list(ids), sampling or Sampling()
         for _ in range(max_new):
-            sequence.append(self.next_id(sequence, sampling))
+            text = sampling.history(sequence, len(ids), stop)
+            sequence.append(self.next_id(sequence, sampling, text))
             if sequence[-1] in stop:
                 break
         return sequence[len(ids) :]
@@ -83,9 +96,12 @@ class ToyEngine:
     def _verify(self, kv: list[int], work: Verify) -> Verified:
         kv.extend(work.pending)
         accepted: list[int] = []
-        parent = 0
+        told: list[LogProbs] = []
+        parent, text = 0, work.history
         while True:
-            chosen = self.next_id(kv, work.sampling)
+            chosen = self.next_id(kv, work.sampling, text)
+            told += [log_probs(self.logits(kv), work.sampling, chosen, text)] if work.log_probs else []
+            text = None if text is None else text.then((chosen,))
             children = (
                 i
                 for i, (token_id, above) in enumerate(zip(work.draft.ids, work.draft.parents, strict=True))
@@ -93,7 +109,7 @@ class ToyEngine:
             )
             node = next(children, None)
             if node is None:
-                return Verified(work.key, tuple(accepted), chosen)
+                return Verified(work.key, tuple(accepted), chosen, log_probs=tuple(told))
             accepted.append(node)
             kv.append(chosen)
             parent = node + 1

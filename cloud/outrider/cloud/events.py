@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from outrider.shared.draft import Draft
 from outrider.shared.frames import DownFrame, FailureReason, Open, RowEncoding, Rule, UpFrame
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import History, LogProbs, Sampling
 
 # ----------------------------------------------------------------------------------------------------- engine work
 
@@ -42,6 +42,10 @@ class Verify:
     rule: Rule
     final: bool = False
     """As in `Prefill`."""
+    history: History | None = None
+    """The text up to the end of ``pending``, where the sampling's law depends on it."""
+    log_probs: bool = False
+    """Say how likely each committed token was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class Verified:
     next_id: int
     near_ties: int = 0
     compute_us: int = 0
+    log_probs: tuple[LogProbs, ...] = ()
+    """Of the accepted tokens and the next one, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from outrider.cloud.rules import find_rule
 from outrider.shared import frames
 from outrider.shared.draft import Draft
 from outrider.shared.errors import EngineFailed
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 
 # Sessions of a served table have keys from 0 on; -1 is the start-up measurement's.
 _keys = itertools.count(-2, -1)
@@ -62,6 +62,8 @@ class LocalRun:
     """Drafted tokens kept, per round."""
     drafted: int = 0
     near_ties: int = 0
+    log_probs: list[LogProbs] = field(default_factory=list)
+    """Of each generated token, where they were asked for."""
 
     @property
     def acceptance_length(self) -> float:
@@ -78,6 +80,7 @@ def speculate(
     max_new: int,
     sampling: Sampling | None = None,
     stop_ids: Sequence[int] = (),
+    log_probs: bool = False,
 ) -> LocalRun:
     """Generate up to ``max_new`` tokens after ``prompt``: propose, verify, commit, until a stop id or the limit.
 
@@ -95,7 +98,9 @@ def speculate(
             draft = drafter.propose(budget).draft
             run.drafted += len(draft.ids)
             # 2. verify: everything not yet in the target's KV, then the draft below it
-            (outcome,) = worker.run((Verify(key, start, pending, draft, sampling, rule),))
+            text = sampling.history((*prompt, *run.ids), len(prompt), stop_ids)
+            work = Verify(key, start, pending, draft, sampling, rule, history=text, log_probs=log_probs)
+            (outcome,) = worker.run((work,))
             if not isinstance(outcome, Verified):
                 raise no_verdict(outcome)
             # 3. commit, up to the end of the text
@@ -105,6 +110,7 @@ def speculate(
             start += len(pending) + len(outcome.accepted)
             pending = (outcome.next_id,)
             run.ids += committed[: max_new - len(run.ids)]
+            run.log_probs += outcome.log_probs[: len(run.ids) - len(run.log_probs)]
             run.accepted.append(len(outcome.accepted))
             run.near_ties += outcome.near_ties
             if stops:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.frames import Commit, FinishReason, TokenKind, Turn, TurnEnd
+from outrider.shared.sampling import LogProbs
 
 COMMIT_IDS = 8192
 """Ids in one catch-up Commit, at most: half of what a bytes field may hold."""
@@ -27,6 +28,8 @@ class Session:
     kinds: list[TokenKind] = field(default_factory=list)
     """Kinds of the tokens from ``kinds_from`` on; what lies before came from the device."""
     kinds_from: int = 0
+    log_probs: list[LogProbs] = field(default_factory=list)
+    """Of these tokens, in turns that ask for them; otherwise empty."""
     turn: Turn | None = None
     ended: FinishReason | None = None
     epoch: int = 0
@@ -64,16 +67,19 @@ class Session:
         same = common_prefix(self.log.ids, ids)
         self.log.cut(same)
         self.log.append(ids[same:])
-        self.kinds, self.kinds_from = [], len(ids)
+        self.kinds, self.log_probs, self.kinds_from = [], [], len(ids)
         self.turn, self.ended = turn, None
         self.generation += 1
         self.run_until = 0
         self.dirty = True
 
-    def append(self, ids: Sequence[int], kinds: Sequence[TokenKind]) -> None:
+    def append(
+        self, ids: Sequence[int], kinds: Sequence[TokenKind], log_probs: Sequence[LogProbs] = ()
+    ) -> None:
         """Commit tokens at the end of the log."""
         self.log.append(ids)
         self.kinds.extend(kinds)
+        self.log_probs.extend(log_probs)
 
     def kv_surplus(self) -> int | None:
         """The length to cut the KV to, when it holds what is not in the log; None if there is nothing to cut.
@@ -105,8 +111,15 @@ class Session:
 
     def commit_frame(self, start: int, stop: int, near_ties: int = 0) -> Commit:
         """Positions start … stop-1 of the log as one frame."""
-        kinds = tuple(self.kinds[start - self.kinds_from : stop - self.kinds_from])
-        return Commit(self.turn_number, start, self.log.slice(start, stop), kinds, near_ties=near_ties)
+        span = slice(start - self.kinds_from, stop - self.kinds_from)
+        return Commit(
+            self.turn_number,
+            start,
+            self.log.slice(start, stop),
+            tuple(self.kinds[span]),
+            near_ties=near_ties,
+            log_probs=tuple(self.log_probs[span]),
+        )
 
     def end_frame(self) -> TurnEnd:
         """The end of the turn as a frame; only when ``ended``."""

@@ -24,6 +24,7 @@ from outrider.cloud.session_log import Session
 from outrider.cloud.table_state import EARLY, Stream, TableState
 from outrider.shared.draft import Draft
 from outrider.shared.frames import FailureReason, Feature, RoundOutcome, TokenKind, Verdict
+from outrider.shared.sampling import LogProbs
 
 NOTHING = Draft.chain(())
 
@@ -55,6 +56,8 @@ class Gain:
     accepted: int
     rest: Draft | None
     """What is left of a long chain to verify in the next pass."""
+    log_probs: tuple[LogProbs, ...] = ()
+    """One per id where the turn asks for them."""
 
 
 class StepTable(TableState):
@@ -166,7 +169,18 @@ class StepTable(TableState):
         turn = session.turn
         if turn is None:
             return None
-        work = Verify(session.key, start, pending, draft, turn.sampling, turn.rule, session.final)
+        text = turn.sampling.history(session.log.ids, turn.generated_from, self.stop_ids(session))
+        work = Verify(
+            session.key,
+            start,
+            pending,
+            draft,
+            turn.sampling,
+            turn.rule,
+            session.final,
+            history=text,
+            log_probs=turn.log_probs,
+        )
         return Job(session, session.generation, work, head, session.stream, fitted, self.now)
 
     def _choose(self, candidates: list[tuple[float, Job]]) -> list[Job]:
@@ -240,7 +254,8 @@ class StepTable(TableState):
         session.kv = session.kv[: work.start] + list(work.pending) + list(path)
         if session.generation != job.generation or session.ended is not None:
             return  # rewritten or cancelled meanwhile; the round is settled without it
-        self._commit(job, self.gain(session, job, path, outcome.next_id), outcome)
+        gain = self.gain(session, job, path, outcome.next_id)
+        self._commit(job, replace(gain, log_probs=outcome.log_probs[: len(gain.ids)]), outcome)
 
     def gain(self, session: Session, job: Job, path: tuple[int, ...], next_id: int) -> Gain:
         """The tokens that a verdict adds, each with its kind."""
@@ -277,7 +292,7 @@ class StepTable(TableState):
 
     def record(self, session: Session, gain: Gain) -> None:
         """Put committed tokens into the log; nothing is sent that is not in it."""
-        session.append(gain.ids, gain.kinds)
+        session.append(gain.ids, gain.kinds, gain.log_probs)
 
     def _next_window(self, job: Job, gain: Gain, session: Session) -> None:
         head = job.round

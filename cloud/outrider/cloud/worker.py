@@ -14,7 +14,7 @@ import numpy as np
 from outrider.cloud.engine import Engine, Request, Rows
 from outrider.cloud.events import Outcome, Prefill, Prefilled, Verified, Verify, Work, WorkFailed
 from outrider.cloud.kv import KvFull
-from outrider.cloud.rules import Decision, Nodes, Rule, find_rule
+from outrider.cloud.rules import Nodes, Rule, find_rule
 from outrider.shared.errors import InvalidField, OutriderError
 from outrider.shared.sampling import NEAR_TIE
 
@@ -107,8 +107,18 @@ class Worker:
             size = len(work.draft.ids)
             work.draft.validate(vocabulary=target.vocabulary, max_nodes=size, max_depth=size, max_chain=size)
             stop_position = work.start + len(ids) + max(work.draft.depths, default=0)
+            self._check_sampling(work, work.start + len(ids))
         if stop_position > target.max_context:
             raise InvalidField("work.ids", f"{stop_position} positions, the target has {target.max_context}")
+
+    def _check_sampling(self, work: Verify, base: int) -> None:
+        sampling, vocabulary = work.sampling, self.engine.target.vocabulary
+        told = None if work.history is None else work.history.position
+        if told != base and (told is not None or sampling.needs_history):
+            raise InvalidField("work.history", f"a text of {told} tokens, expected {base}")
+        if sampling.logit_bias and sampling.logit_bias[-1][0] >= vocabulary:
+            beyond = f"id {sampling.logit_bias[-1][0]} is outside the vocabulary of {vocabulary}"
+            raise InvalidField("sampling.logit_bias", beyond)
 
     def _fail(self, job: _Job, error: Exception) -> None:
         self.engine.evict(job.work.key)
@@ -149,15 +159,20 @@ class Worker:
                 job.outcome = Prefilled(job.work.key)
             return
         base = job.at + len(job.left)
-        decision = self._judge(job.work, job.rule, rows, base)
+        nodes = self._nodes(job.work, rows, base)
+        decision = job.rule(nodes)
+        told = nodes.log_probs(decision.path, decision.next_id) if job.work.log_probs else ()
         self.engine.keep_path(job.work.key, base, rows, job.work.draft, decision.path)
-        job.outcome = Verified(job.work.key, decision.path, decision.next_id, decision.near_ties)
+        job.outcome = Verified(
+            job.work.key, decision.path, decision.next_id, decision.near_ties, log_probs=told
+        )
 
-    def _judge(self, work: Verify, rule: Rule, rows: Rows, base: int) -> Decision:
+    def _nodes(self, work: Verify, rows: Rows, base: int) -> Nodes:
+        """What the rule sees. Raises UnusableLogits."""
         logits = rows.logits.numpy()
         if not np.isfinite(logits.max(axis=1)).all():
             raise UnusableLogits("the target's logits are not finite")
-        nodes = Nodes(
+        return Nodes(
             draft=work.draft,
             logits=logits,
             sampling=work.sampling,
@@ -165,5 +180,6 @@ class Worker:
             exact=rows.exact,
             near_tie_bound=self.near_tie_bound,
             states=None if rows.hidden is None else rows.hidden.float().numpy(),
+            history=work.history,
+            wants_log_probs=work.log_probs,
         )
-        return rule(nodes)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,12 @@ class Sampling:
         """Whether the law depends on the text before the choice other than through the logits."""
         penalised = bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
         return penalised or self.min_tokens > 0
+
+    def history(
+        self, ids: Sequence[int], generated_from: int, stop_ids: Collection[int] = ()
+    ) -> History | None:
+        """The text before a choice as the law needs it; None where it does not, so that nothing is copied."""
+        return History(tuple(ids), generated_from, tuple(sorted(stop_ids))) if self.needs_history else None
 
     @property
     def adjusts(self) -> bool:
