@@ -24,6 +24,7 @@ from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
 from outrider.netsim.profiles import PROFILES, Profile, profile
 from outrider.netsim.proxy import ClockStart, Proxy
 from outrider.netsim.settings import LinkSettings
+from outrider.netsim.theory.cli import theory
 from outrider.shared.program import run, version_option
 
 app = typer.Typer(
@@ -282,6 +283,7 @@ def _mount_faults() -> None:
 
 
 _mount_faults()
+app.command("theory")(theory)
 
 
 def main() -> None:

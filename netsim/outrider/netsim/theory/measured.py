@@ -28,7 +28,7 @@ rejected  in a rule's text: whether a draft was rejected here; null: nothing was
 
 The first line may hold more (temperature, lengths, versions); it is not read. On texts of the target, with r = the
 probability that a round starts here, given the text, Theorem 3's f / target probability becomes a recursion along the
-text: r' = (r·root(x) + (1 - r)·[target - draft]+(x)) / target(x). Its expectation over the target's texts is the theorem,
+text: r' = (r·root(x) + (1 - r)·[target - draft]+(x)) / target(x). Its mean over the target's texts is the theorem,
 so the mean over texts estimates it without playing a single round; windows likewise. On texts of a rule,
 1{rejected} - rejection has mean 0 given the text so far, which tests the real implementation.
 """
@@ -38,7 +38,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Iterator
+import zlib
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -100,23 +102,28 @@ class Measured:
 def read(path: Path) -> Measured:
     """Read a file of laws. Raises `BadConfig`, with the line and the field, when it is not one."""
     try:
-        numbered = enumerate(_lines(path), 1)
-        first = next(numbered, None)
-        if first is None:
-            raise _bad(path, 1, "the file is empty")
-        header = _object(path, 1, first[1])
-        bits = _header(path, header)
-        texts = tuple(_text(path, number, line, bits) for number, line in numbered if line.strip())
+        with closing(_lines(path)) as lines:
+            header, texts = _parse(path, lines)
     except OSError as error:
         raise BadConfig("pair", f"cannot read {path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, EOFError) as error:
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
         raise BadConfig("pair", f"{path} is no text file of JSON lines: {error}") from error
     if not texts:
         raise BadConfig("pair", f"{path} holds no text after its first line")
     return Measured(str(header["target"]), str(header["draft"]), texts)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _parse(path: Path, lines: Iterator[str]) -> tuple[dict[str, Any], tuple[Text, ...]]:
+    first = next(lines, None)
+    if first is None:
+        raise _bad(path, 1, "the file is empty")
+    header = _object(path, 1, first)
+    bits = _header(path, header)
+    texts = (_text(path, number, line, bits) for number, line in enumerate(lines, 2) if line.strip())
+    return header, tuple(texts)
+
+
+def _lines(path: Path) -> Generator[str, None, None]:
     if path.suffix == ".gz":
         with gzip.open(path, "rt", encoding="utf-8") as source:
             yield from source
