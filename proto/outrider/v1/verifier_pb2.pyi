@@ -17,6 +17,13 @@ class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_DRAFT_LAWS: _ClassVar[Feature]
     FEATURE_PADDING: _ClassVar[Feature]
 
+class DraftKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_KIND_UNSPECIFIED: _ClassVar[DraftKind]
+    DRAFT_KIND_CHOSEN: _ClassVar[DraftKind]
+    DRAFT_KIND_SAMPLED: _ClassVar[DraftKind]
+    DRAFT_KIND_DISTINCT: _ClassVar[DraftKind]
+
 class Attach(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ATTACH_UNSPECIFIED: _ClassVar[Attach]
@@ -79,6 +86,10 @@ FEATURE_PIPELINE: Feature
 FEATURE_STATE_ROWS: Feature
 FEATURE_DRAFT_LAWS: Feature
 FEATURE_PADDING: Feature
+DRAFT_KIND_UNSPECIFIED: DraftKind
+DRAFT_KIND_CHOSEN: DraftKind
+DRAFT_KIND_SAMPLED: DraftKind
+DRAFT_KIND_DISTINCT: DraftKind
 ATTACH_UNSPECIFIED: Attach
 ATTACH_NEW: Attach
 ATTACH_LIVE: Attach
@@ -404,16 +415,18 @@ class Steer(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., window: _Optional[_Union[Window, _Mapping]] = ...) -> None: ...
 
 class SparseLaws(_message.Message):
-    __slots__ = ("bits", "sizes", "ids", "counts")
+    __slots__ = ("bits", "sizes", "ids", "counts", "kind")
     BITS_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     bits: int
     sizes: bytes
     ids: bytes
     counts: bytes
-    def __init__(self, bits: _Optional[int] = ..., sizes: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+    kind: DraftKind
+    def __init__(self, bits: _Optional[int] = ..., sizes: _Optional[bytes] = ..., ids: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., kind: _Optional[_Union[DraftKind, str]] = ...) -> None: ...
 
 class Cancel(_message.Message):
     __slots__ = ("turn",)

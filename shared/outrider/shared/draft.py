@@ -124,7 +124,7 @@ class Draft:
                 raise InvalidField("draft.parents", f"parent {parent} of node {node} is outside 0 .. {node}")
         self._validate_shape(max_nodes, max_depth, max_chain, trees)
         if self.laws:
-            self._validate_laws(vocabulary)
+            self.check_laws(vocabulary)
 
     def _validate_shape(self, max_nodes: int, max_depth: int, max_chain: int, trees: bool) -> None:
         if self.is_chain:
@@ -145,7 +145,8 @@ class Draft:
         if twins and self.kind is not DraftKind.SAMPLED:
             raise InvalidField("draft.ids", "two siblings have the same id")
 
-    def _validate_laws(self, vocabulary: int) -> None:
+    def check_laws(self, vocabulary: int | None = None) -> None:
+        """Raise `InvalidField` ("draft.laws…") unless these are laws that these tokens can have been drawn from."""
         if self.kind is DraftKind.CHOSEN:
             raise InvalidField("draft.laws", "laws of tokens that were not drawn from them")
         rows = self.inner_rows
@@ -155,7 +156,7 @@ class Draft:
             )
         support = {row: frozenset(law.ids) for row, law in zip(rows, self.laws, strict=True)}
         for law in self.laws:
-            if max(law.ids) >= vocabulary:
+            if vocabulary is not None and max(law.ids) >= vocabulary:
                 raise InvalidField("draft.laws.ids", f"id {max(law.ids)} is outside 0 .. {vocabulary - 1}")
         for node, (token, parent) in enumerate(zip(self.ids, self.parents, strict=True)):
             if token not in support[parent]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from outrider.shared.codec import pack_ids, pack_parents, unpack_ids, unpack_parents
-from outrider.shared.draft import Draft
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.errors import InvalidField
 from outrider.shared.frames import (
     Cancel,
@@ -25,6 +25,7 @@ from outrider.shared.frames import (
     UpFrame,
     Window,
 )
+from outrider.shared.wire_laws import laws_from_wire, laws_to_wire
 from outrider.shared.wire_parts import (
     MAX_LIST,
     anchor_from_wire,
@@ -268,13 +269,15 @@ def _draft_to_wire(frame: DraftFrame) -> pb.Draft:
         ids=pack_ids(frame.draft.ids),
         parents=b"" if frame.draft.is_chain else pack_parents(frame.draft.parents),
     )
+    if frame.draft.laws:
+        message.laws.CopyFrom(laws_to_wire(frame.draft))
     if frame.base is not None:
         message.base.CopyFrom(anchor_to_wire(frame.base))
     return message
 
 
 def _draft_from_wire(message: pb.Draft, checks: UpChecks, path: str) -> DraftFrame:
-    if message.HasField("laws"):
+    if message.HasField("laws") and Feature.DRAFT_LAWS not in (checks.granted or ()):
         raise InvalidField(f"{path}.laws", "DRAFT_LAWS was not granted")
     base = anchor_from_wire(message.base, f"{path}.base") if message.HasField("base") else None
     return DraftFrame(
@@ -290,21 +293,27 @@ def _tokens_from_wire(message: pb.Draft, checks: UpChecks, path: str) -> Draft:
     ids = _ids(message.ids, f"{path}.ids", checks)
     if not message.parents:
         check_count(len(ids), checks.limits.max_chain_tokens, f"{path}.ids")
-        return Draft.chain(ids)
+        return _with_laws(message, Draft.chain(ids), checks, path)
     if checks.granted is not None and Feature.TREES not in checks.granted:
         raise InvalidField(f"{path}.parents", "TREES was not granted")
     check_count(len(ids), checks.limits.max_tree_nodes, f"{path}.ids")
     parents = unpack_parents(check_bytes(message.parents, f"{path}.parents"), f"{path}.parents")
     if len(parents) != len(ids):
         raise InvalidField(f"{path}.parents", f"{len(parents)} entries for {len(ids)} ids")
-    if len(set(zip(parents, ids, strict=True))) != len(ids):
+    draft = _with_laws(message, Draft(ids, parents), checks, path)
+    if draft.kind is not DraftKind.SAMPLED and len(set(zip(parents, ids, strict=True))) != len(ids):
         raise InvalidField(f"{path}.ids", "two siblings have the same id")
-    draft = Draft(ids, parents)
     if max(draft.depths) > checks.limits.max_tree_depth:
         raise InvalidField(
             f"{path}.parents", f"depth {max(draft.depths)}, at most {checks.limits.max_tree_depth}"
         )
     return draft
+
+
+def _with_laws(message: pb.Draft, draft: Draft, checks: UpChecks, path: str) -> Draft:
+    if not message.HasField("laws"):
+        return draft
+    return laws_from_wire(message.laws, draft, f"{path}.laws", checks.vocabulary)
 
 
 def _window_to_wire(window: Window) -> pb.Window:
