@@ -6,7 +6,7 @@ import hashlib
 from functools import partial
 
 from outrider.cloud.bundles import BundleStore
-from outrider.cloud.describe import RULES, describe, features
+from outrider.cloud.describe import describe, features
 from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
 from outrider.cloud.table_state import RowSource, Served, TableSettings
@@ -38,7 +38,6 @@ def toy_loaded(
         vocabulary=engine.vocabulary,
         fingerprints=Fingerprints(LAW, tokenizer.sha256, bundle.sha256),
         stop_ids=frozenset(stop_ids),
-        rules=RULES,
         features=features(rows=True, padding=padding),
         sources=(RowSource(bundle.sha256, (PLANE,)),),
         cost=CostCurve((1, 8, 64), (1000, 1100, 1500), 128, 50),

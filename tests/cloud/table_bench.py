@@ -37,6 +37,7 @@ from outrider.shared.frames import (
     Fingerprints,
     Open,
     RowsWanted,
+    Rule,
     Turn,
     UpFrame,
     Verdict,
@@ -169,7 +170,8 @@ def turn(number: int = 1, keep: Anchor = EMPTY, ids: tuple[int, ...] = PROMPT, *
     """A turn over the toy vocabulary that does not end by itself soon (no stop id is in the vocabulary)."""
     start = keep.length + len(ids)
     made = Turn(number, keep, ids, start, start + 100, stop_ids=(VOCABULARY - 1 + 10**6,))
-    return replace(made, **changes)
+    made = replace(made, **changes)
+    return made if made.sampling.greedy or "rule" in changes else replace(made, rule=Rule("coupled"))
 
 
 def opening(epoch: int = 1, **changes: Any) -> Open:

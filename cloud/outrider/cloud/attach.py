@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from outrider.cloud.rules import Rule, Rulebook, check_draft, runs_ahead
 from outrider.cloud.session_log import Session, common_prefix
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.errors import ContextTooLong, FingerprintMismatch, InvalidField, ProtocolMismatch
-from outrider.shared.frames import PROTOCOL, Attach, Feature, Fingerprints, Open, Turn
+from outrider.shared.frames import PROTOCOL, Attach, Feature, Fingerprints, Open, Turn, Window
 
 OLDEST_PROTOCOL = 1
 """The first minor version spoken here; `PROTOCOL` is the last."""
@@ -30,7 +31,9 @@ class Found:
     diverged: bool = False
 
 
-def check_open(frame: Open, ours: Fingerprints, rules: Collection[str], longest: int) -> None:
+def check_open(
+    frame: Open, ours: Fingerprints, rules: Rulebook, longest: int, offered: Collection[Feature]
+) -> None:
     """Refuse what no session could serve.
 
     Raises ProtocolMismatch, FingerprintMismatch, InvalidField or ContextTooLong.
@@ -48,7 +51,13 @@ def check_open(frame: Open, ours: Fingerprints, rules: Collection[str], longest:
     ):
         if other and other != mine:
             raise FingerprintMismatch(which, ours=mine, theirs=other)
-    check_turn(frame.turn, "open.turn", rules, longest)
+    granted = grant(frame, offered)
+    check_turn(frame.turn, "open.turn", rules, longest, granted)
+    rule = rules.named(frame.turn.rule.name)
+    if Feature.RUN_AHEAD in granted:
+        check_window(frame.window, "open.window", rule)
+    if frame.draft is not None:
+        check_draft(rule, frame.draft.draft)
     if frame.have.length > longest:
         raise ContextTooLong(f"the session has {frame.have.length} tokens, at most {longest} fit")
     start = turn_start(frame.turn)
@@ -56,19 +65,31 @@ def check_open(frame: Open, ours: Fingerprints, rules: Collection[str], longest:
         raise InvalidField("open.have", f"neither the kept prefix nor at least {start} tokens")
 
 
-def check_turn(turn: Turn, path: str, rules: Collection[str], longest: int) -> None:
-    """Refuse a rule that is not served or a sequence that cannot fit. Raises InvalidField or ContextTooLong."""
-    if turn.rule.name not in rules:
+def check_turn(turn: Turn, path: str, rules: Rulebook, longest: int, granted: Collection[Feature]) -> None:
+    """Refuse a rule that cannot be had and a sequence that cannot fit. Raises InvalidField or ContextTooLong."""
+    try:
+        rule = rules.find(turn.rule, turn.sampling)
+    except InvalidField as error:
+        raise InvalidField(f"{path}.{error.field}", error.why, remedy=error.remedy) from None
+    if rule.needs_laws and Feature.DRAFT_LAWS not in granted:
         raise InvalidField(
             f"{path}.rule.name",
-            f"unknown rule {turn.rule.name!r}",
-            remedy=f"use one of {', '.join(sorted(rules))}",
+            f"{rule.name} compares laws, and DRAFT_LAWS was not agreed on",
+            remedy="ask for the feature, or use a rule on ids alone, such as coupled or delta",
         )
-    if turn.rule.parameters:
-        names = ", ".join(name for name, _ in turn.rule.parameters)
-        raise InvalidField(f"{path}.rule.parameters", f"{turn.rule.name!r} takes none, came with {names}")
     if turn_start(turn) > longest:
         raise ContextTooLong(f"the prompt makes {turn_start(turn)} tokens, at most {longest} fit")
+
+
+def check_window(window: Window, path: str, rule: Rule) -> None:
+    """Refuse run-ahead under a rule that excludes it. Raises InvalidField."""
+    if window.run_ahead_until and not runs_ahead(rule):
+        why = "is lossy" if rule.lossy else "compares draft laws"
+        raise InvalidField(
+            f"{path}.run_ahead_until",
+            f"{rule.name} {why}: the target does not go on alone under it",
+            remedy="say 0",
+        )
 
 
 def turn_start(turn: Turn) -> int:

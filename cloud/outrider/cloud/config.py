@@ -9,6 +9,8 @@ from pathlib import Path
 from outrider.cloud.kinds.settings import FIRST_KIND, SETTINGS_FILE
 from outrider.cloud.listener import ListenerSettings
 from outrider.cloud.logs import LEVELS
+from outrider.cloud.rules import served_names
+from outrider.cloud.rules.book import LOSSLESS
 from outrider.shared.errors import ConfigError
 
 DEFAULT_PORT = 7601
@@ -37,6 +39,10 @@ class ServeConfig:
     """Folders of drafter weights that are served, the recommended one first; none: no rows and no bundles."""
     bundle: Path | None = None
     """Bundle file to serve for the drafter it was made from; other bundles are exported into the cache."""
+    rules: tuple[str, ...] = (LOSSLESS,)
+    """Rules that clients may ask for: names, ``lossless`` or ``all``; see `outrider.cloud.rules.book`."""
+    judge: Path | None = None
+    """File of a judge's head; with one, the rule `judge` is served as well."""
     kv_budget_mib: int = 2048
     """Budget of all KV caches together, MiB."""
     max_sessions: int = 64
@@ -75,6 +81,9 @@ class ServeConfig:
             _at_least("--max-context", self.max_context, 16)
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65_535:
             raise ConfigError("--metrics-port", f"{self.metrics_port} is not a port (0 to 65535)")
+        served_names(self.rules)
+        if self.judge is not None and not self.judge.is_file():
+            raise ConfigError("--judge", f"{self.judge} is not a file")
         self._check_drafters()
 
     def _check_drafters(self) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from outrider.cloud.events import Prefill, Verify, WorkFailed
+from outrider.cloud.rules import EXACT, Rulebook
 from outrider.cloud.runner import Engine
 from outrider.cloud.table_state import Served, TableSettings, TableState
 from outrider.shared.draft import Draft
@@ -19,18 +20,17 @@ COST_WIDTHS = (1, 8, 16, 24, 32, 48, 64)
 COST_CONTEXT = 128
 """Tokens of context under which they are measured."""
 
-RULES = ("greedy", "coupled")
-"""Rules served; lossy ones and those that read draft laws are not part of this version."""
-
 _KEY = -1  # no session has a negative key
 _REPEATS = 3
 _ENOUGH_S = 0.5
 _PREFILL_CHUNK = 64
 
 
-def features(*, rows: bool, padding: str) -> tuple[Feature, ...]:
+def features(*, rows: bool, padding: str, rules: Rulebook = EXACT) -> tuple[Feature, ...]:
     """What this server can grant."""
     offered = [Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE]
+    if any(rule.needs_laws or rule.lossy for rule in rules.rules):
+        offered.append(Feature.DRAFT_LAWS)
     if rows:
         offered.append(Feature.STATE_ROWS)
     if padding != "off":
@@ -101,7 +101,7 @@ def describe(
         target_name=target_name,
         dtype=dtype,
         stop_ids=tuple(sorted(served.stop_ids)),
-        rules=served.rules,
+        rules=served.rules.names,
         features=served.features,
         limits=TableState(served, TableSettings()).served.limits,
         bundles=bundles,

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from outrider.cloud.attention import NAME, Segment, Step, padded_keys, tile_mask, visible
+from outrider.cloud.judge.features import NormTap, final_norm
 from outrider.cloud.kv import KvStore
 from outrider.cloud.linear import pack_linears
 from outrider.cloud.target import Target
@@ -45,7 +46,7 @@ class Rows:
     logits: Tensor
     """[1 + nodes, vocabulary], float32."""
     hidden: Tensor | None
-    """[1 + nodes, hidden], what the LM head read, if it was asked for."""
+    """[1 + nodes, hidden], what the LM head read (see `Engine.show_prenorm`), if it was asked for."""
     exact: tuple[bool, ...]
     """Per row: it has the bits the target alone would compute."""
     columns: tuple[int, ...]
@@ -77,8 +78,17 @@ class Engine:
         self.kv = KvStore(target.kv_shape, kv_bytes)
         self.granule = pack_linears(target.model)
         self.passes = 0
+        self._prenorm: NormTap | None = None
         self._group = target.query_heads // target.kv_shape.kv_heads
         target.model.set_attn_implementation(NAME)  # type: ignore[operator]
+
+    def show_prenorm(self) -> None:
+        """From now on `Rows.hidden` is what enters the final norm, not what leaves it.
+
+        Raises ConfigError for a target that does not say where its norm is.
+        """
+        self._prenorm = NormTap()
+        final_norm(self.target.model).register_forward_pre_hook(self._prenorm)
 
     # ------------------------------------------------------------------------------------------------ computing
 
@@ -106,6 +116,8 @@ class Engine:
         logits, states = self._pass(ids, positions, wanted, step, hidden or kept)
         if states is not None:
             _keep_final(step, states)
+        if hidden and self._prenorm is not None:
+            states = self._prenorm.states
         return self._split(layouts, logits, states[wanted] if hidden and states is not None else None)
 
     def _pass(

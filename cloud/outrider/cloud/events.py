@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from outrider.cloud.rules import Audit
 from outrider.shared.draft import Draft
-from outrider.shared.frames import DownFrame, FailureReason, Open, RowEncoding, Rule, UpFrame
+from outrider.shared.errors import InvalidField
+from outrider.shared.frames import DownFrame, FailureReason, Open, RowEncoding, Rule, TokenKind, UpFrame
 from outrider.shared.sampling import History, LogProbs, Sampling
 
 # ----------------------------------------------------------------------------------------------------- engine work
@@ -88,6 +90,10 @@ class Verified:
     compute_us: int = 0
     log_probs: tuple[LogProbs, ...] = ()
     """Of the accepted tokens and the next one, where they were asked for."""
+    kinds: tuple[TokenKind, ...] = ()
+    """The rule's kinds of these tokens; empty = as the draft tells: accepted, and recovered or bonus."""
+    audit: Audit | None = None
+    """What the rule did to the law, where it can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,8 @@ class WorkFailed:
     key: int
     why: str
     no_room: bool = False
+    refused: InvalidField | None = None
+    """The draft was at fault: what the rule would not judge."""
 
 
 Outcome = Prefilled | Verified | WorkFailed

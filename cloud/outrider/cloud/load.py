@@ -11,9 +11,10 @@ from functools import partial
 
 from outrider.cloud.bundles import BundleStore
 from outrider.cloud.config import ServeConfig
-from outrider.cloud.describe import RULES, describe, features, measure_cost
+from outrider.cloud.describe import describe, features, measure_cost
 from outrider.cloud.drafters import RowsByBundle, ServedDrafter, open_drafters
 from outrider.cloud.engine import Engine
+from outrider.cloud.judging import open_rules
 from outrider.cloud.logs import event
 from outrider.cloud.oracle import end_ids
 from outrider.cloud.selfcheck import open_engine
@@ -60,15 +61,17 @@ def assemble(
     """Measure what a pass costs and put everything together; the first of ``drafters`` is the recommended one."""
     target = worker.engine.target
     infos = tuple(drafter.info for drafter in drafters)
+    stop_ids = frozenset(end_ids(target, tokenizer))
+    rules = open_rules(config, worker, stop_ids | tokenizer.special_ids)
     with _phase("cost"):
         cost = measure_cost(worker, target.vocabulary)
     served = Served(
         limits=Limits(max_context_tokens=_longest(config, target)),
         vocabulary=target.vocabulary,
         fingerprints=Fingerprints(target.law, tokenizer.sha256, infos[0].sha256 if infos else b""),
-        stop_ids=frozenset(end_ids(target, tokenizer)),
-        rules=RULES,
-        features=features(rows=any(info.planes for info in infos), padding=config.padding),
+        stop_ids=stop_ids,
+        rules=rules,
+        features=features(rows=any(info.planes for info in infos), padding=config.padding, rules=rules),
         sources=tuple(drafter.source for drafter in drafters if drafter.info.planes),
         cost=cost,
         numerics=numerics,
@@ -119,6 +122,7 @@ def _tell(served: Served, bundles: Sequence[BundleInfo]) -> None:
         law=served.fingerprints.law.hex()[:16],
         tokenizer=served.fingerprints.tokenizer.hex()[:16],
         bundle=served.fingerprints.bundle.hex()[:16],
+        rules=" ".join(served.rules.names),
         drafter=" ".join(info.drafter_kind for info in bundles),
         planes=" ".join(str(len(info.planes)) for info in bundles),
         size_bytes=sum(info.size_bytes for info in bundles),

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from outrider.cloud.rules import Audit
 from outrider.shared.anchor import TokenSequence
-from outrider.shared.frames import Commit, FinishReason, TokenKind, Turn, TurnEnd
+from outrider.shared.frames import Commit, FinishReason, RuleReport, TokenKind, Turn, TurnEnd
 from outrider.shared.sampling import LogProbs
 
 COMMIT_IDS = 8192
@@ -30,6 +31,10 @@ class Session:
     kinds_from: int = 0
     log_probs: list[LogProbs] = field(default_factory=list)
     """Of these tokens, in turns that ask for them; otherwise empty."""
+    audit: Audit = field(default_factory=Audit)
+    """What the turn's rule did to the law here, summed over its rounds."""
+    client_laws: bool = False
+    """A verdict of this turn rests on laws that the client alone vouches for."""
     turn: Turn | None = None
     ended: FinishReason | None = None
     epoch: int = 0
@@ -69,6 +74,7 @@ class Session:
         self.log.append(ids[same:])
         self.kinds, self.log_probs, self.kinds_from = [], [], len(ids)
         self.turn, self.ended = turn, None
+        self.audit, self.client_laws = Audit(), False
         self.generation += 1
         self.run_until = 0
         self.dirty = True
@@ -80,6 +86,11 @@ class Session:
         self.log.append(ids)
         self.kinds.extend(kinds)
         self.log_probs.extend(log_probs)
+
+    def audited(self, audit: Audit | None, client_laws: bool) -> None:
+        """Count a round of the turn."""
+        self.audit += audit or Audit()
+        self.client_laws |= client_laws
 
     def kv_surplus(self) -> int | None:
         """The length to cut the KV to, when it holds what is not in the log; None if there is nothing to cut.
@@ -123,7 +134,21 @@ class Session:
 
     def end_frame(self) -> TurnEnd:
         """The end of the turn as a frame; only when ``ended``."""
-        return TurnEnd(self.turn_number, self.ended or FinishReason.CANCELLED, self.log.anchor)
+        reason = self.ended or FinishReason.CANCELLED
+        return TurnEnd(self.turn_number, reason, self.log.anchor, self._rule_report())
+
+    def _rule_report(self) -> RuleReport | None:
+        if self.turn is None:
+            return None
+        rule, audit = self.turn.rule, self.audit
+        return RuleReport(
+            rule=rule,
+            positions=audit.positions,
+            rejection=audit.rejection,
+            loss=audit.loss,
+            tv=audit.tv,
+            client_laws=self.client_laws,
+        )
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

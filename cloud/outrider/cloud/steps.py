@@ -20,6 +20,7 @@ from outrider.cloud.events import (
     WorkFailed,
 )
 from outrider.cloud.rounds import Fitted, WaitingRound, bound, fit, path_ids, superseded
+from outrider.cloud.rules import trusts_laws
 from outrider.cloud.session_log import Session
 from outrider.cloud.table_state import EARLY, Stream, TableState
 from outrider.shared.draft import Draft
@@ -248,23 +249,35 @@ class StepTable(TableState):
             session.kv = session.kv[: work.start] + list(work.ids)
             return
         path = path_ids(work.draft, outcome.accepted) if isinstance(outcome, Verified) else None
-        if not isinstance(outcome, Verified) or path is None or outcome.next_id >= self.served.vocabulary:
+        if not isinstance(outcome, Verified) or path is None or not self._fits(outcome):
             self._work_failed(job, WorkFailed(session.key, "the engine's outcome does not fit the work"))
             return
         session.kv = session.kv[: work.start] + list(work.pending) + list(path)
         if session.generation != job.generation or session.ended is not None:
             return  # rewritten or cancelled meanwhile; the round is settled without it
-        gain = self.gain(session, job, path, outcome.next_id)
+        gain = self.gain(session, job, path, outcome)
+        session.audited(outcome.audit, self._trusts_laws(work))
         self._commit(job, replace(gain, log_probs=outcome.log_probs[: len(gain.ids)]), outcome)
 
-    def gain(self, session: Session, job: Job, path: tuple[int, ...], next_id: int) -> Gain:
+    def _fits(self, outcome: Verified) -> bool:
+        counts = {0, len(outcome.accepted) + 1}
+        return outcome.next_id < self.served.vocabulary and len(outcome.kinds) in counts
+
+    def _trusts_laws(self, work: Verify) -> bool:
+        """Whether a verdict rests on laws that the client alone vouches for."""
+        return trusts_laws(self.served.rules.named(work.rule.name), work.draft)
+
+    def gain(self, session: Session, job: Job, path: tuple[int, ...], outcome: Verified) -> Gain:
         """The tokens that a verdict adds, each with its kind."""
-        kinds = [TokenKind.ACCEPTED] * len(path)
+        kinds = outcome.kinds[:-1] or (TokenKind.ACCEPTED,) * len(path)
+        next_id = outcome.next_id
         if path and path[-1] in self.stop_ids(session):
-            return Gain(path, tuple(kinds), len(path), None)
+            return Gain(path, kinds, len(path), None)
         if job.fitted is None:
             return Gain((*path, next_id), (*kinds, TokenKind.RUN_AHEAD), 0, None)
         kind, rest = _continue(job.fitted.draft, path, next_id)
+        if outcome.kinds[-1:] == (TokenKind.RECOVERED,):  # it may be a refused token all the same, drawn anew
+            kind, rest = TokenKind.RECOVERED, None
         accepted = len(path) + (kind is TokenKind.ACCEPTED)
         return Gain((*path, next_id), (*kinds, kind), accepted, rest)
 
@@ -329,6 +342,9 @@ class StepTable(TableState):
         session.run_until = 0
         stream = self.stream_of(session)
         if stream is not None:
+            if outcome.refused is not None:
+                self.fail_with(stream.number, outcome.refused)
+                return
             reason = FailureReason.OVERLOADED if outcome.no_room else FailureReason.ENGINE
             self.fail(stream, reason, outcome.why)
 

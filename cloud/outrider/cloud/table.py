@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from outrider.cloud.attach import Found, check_open, check_turn, complete, find, grant, turn_start
+from outrider.cloud.attach import (
+    Found,
+    check_open,
+    check_turn,
+    check_window,
+    complete,
+    find,
+    grant,
+    turn_start,
+)
 from outrider.cloud.events import (
     DrainRequested,
     EndStream,
@@ -25,10 +34,12 @@ from outrider.cloud.events import (
 )
 from outrider.cloud.rounds import digest
 from outrider.cloud.rows_schedule import RowsSchedule
+from outrider.cloud.rules import check_draft
 from outrider.cloud.session_log import Session
 from outrider.cloud.table_state import RowSource, Served, Stream, TableSettings
 from outrider.cloud.upkeep import UpkeepTable
 from outrider.shared.anchor import EMPTY
+from outrider.shared.draft import Draft
 from outrider.shared.errors import (
     Diverged,
     Draining,
@@ -109,7 +120,8 @@ class SessionTable(UpkeepTable):
     # -------------------------------------------------------------------------------------------------------- open
 
     def _on_open(self, number: int, principal: str, frame: Open) -> None:
-        check_open(frame, self.served.fingerprints, self.served.rules, self.longest)
+        served = self.served
+        check_open(frame, served.fingerprints, served.rules, self.longest, served.features)
         session = self.sessions.get(self.keys.get((principal, frame.session_id), 0))
         if session is not None and frame.epoch <= session.epoch:
             detail = f"epoch {frame.epoch} is not greater than {session.epoch}"
@@ -254,6 +266,7 @@ class SessionTable(UpkeepTable):
             case Steer():
                 if frame.turn == session.turn_number and stream.opening is None:
                     self._check_seen(stream, frame.window)
+                    self._check_rule(stream, frame.window, "steer.window")
                     self._take_window(stream, frame.window, frame.window.seen.length)
             case Turn():
                 self._on_turn(stream, frame)
@@ -290,6 +303,7 @@ class SessionTable(UpkeepTable):
             raise InvalidField("draft.round", f"more than {limit} rounds in flight")
         if frame.turn == session.turn_number:
             self._check_seen(stream, frame.window)
+            self._check_rule(stream, frame.window, "draft.window", frame.draft)
             self._take_window(stream, frame.window, frame.window.seen.length)
         waiting = sum(len(other.rounds.waiting) for other in self.streams.values())
         rounds.accept(frame, self.now, busy=waiting >= self.settings.max_waiting_drafts)
@@ -309,7 +323,7 @@ class SessionTable(UpkeepTable):
             raise InvalidField("turn", "the context asked for must come first")
         if turn.turn <= session.turn_number:
             raise InvalidField("turn.turn", f"{turn.turn} is not greater than {session.turn_number}")
-        check_turn(turn, "turn", self.served.rules, self.longest)
+        check_turn(turn, "turn", self.served.rules, self.longest, stream.granted)
         if not session.log.contains(turn.keep):
             raise Diverged("turn.keep is not a prefix of the log")
         ids = session.log.slice(0, turn.keep.length) + turn.append_ids
@@ -338,6 +352,17 @@ class SessionTable(UpkeepTable):
     def _check_seen(self, stream: Stream, window: Window) -> None:
         if not stream.session.log.contains(window.seen):
             raise Diverged("window.seen is not a prefix of the log")
+
+    def _check_rule(self, stream: Stream, window: Window, path: str, draft: Draft | None = None) -> None:
+        """Refuse what the turn's rule excludes."""
+        turn = stream.session.turn
+        if turn is None:
+            return
+        rule = self.served.rules.named(turn.rule.name)
+        if Feature.RUN_AHEAD in stream.granted:
+            check_window(window, path, rule)
+        if draft is not None:
+            check_draft(rule, draft)
 
     def _take_window(self, stream: Stream, window: Window, seen: int) -> None:
         """The latest window counts; the run-ahead it allows is clipped to the limits."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from outrider.cloud.events import Count, EndStream, EvictKv, Priority, SendFrame, TableAction, TruncateKv
 from outrider.cloud.rounds import Rounds
 from outrider.cloud.rows_schedule import RowsSchedule
+from outrider.cloud.rules import EXACT, Rulebook
 from outrider.cloud.session_log import Session
 from outrider.shared.errors import OutriderError, to_failure
 from outrider.shared.frames import (
@@ -82,7 +83,7 @@ class Served:
     stop_ids: frozenset[int]
     """The target's own end tokens."""
     limits: Limits = field(default_factory=Limits)
-    rules: tuple[str, ...] = ("greedy", "coupled")
+    rules: Rulebook = EXACT
     features: tuple[Feature, ...] = (Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE)
     sources: tuple[RowSource, ...] = ()
     """Drafters whose rows a session can have, each by its bundle; empty = none are made."""

@@ -6,15 +6,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from outrider.cloud.engine import Engine, Request, Rows
 from outrider.cloud.events import Outcome, Prefill, Prefilled, Verified, Verify, Work, WorkFailed
 from outrider.cloud.kv import KvFull
-from outrider.cloud.rules import Nodes, Rule, find_rule
+from outrider.cloud.rules import KNOWN, NOTHING, Nodes, Rule, Rulebook, read_parameters
 from outrider.shared.errors import InvalidField, OutriderError
 from outrider.shared.sampling import NEAR_TIE
 
@@ -36,6 +36,8 @@ class _Job:
     at: int
     left: tuple[int, ...]
     rule: Rule | None
+    given: Mapping[str, float] = field(default_factory=lambda: NOTHING)
+    """The rule's parameters."""
     outcome: Outcome | None = None
 
     def request(self) -> Request:
@@ -48,9 +50,11 @@ class _Job:
 class Worker:
     """Executes `Prefill` and `Verify` works against one engine. One thread at a time, `kv_bytes` aside."""
 
-    def __init__(self, engine: Engine, near_tie_bound: float = NEAR_TIE) -> None:
+    def __init__(self, engine: Engine, near_tie_bound: float = NEAR_TIE, rules: Rulebook = KNOWN) -> None:
+        """``rules`` are all it can judge by; which of them are served is the table's business."""
         self.engine = engine
         self.near_tie_bound = near_tie_bound
+        self.rules = rules
 
     def run(self, works: Sequence[Work]) -> tuple[Outcome, ...]:
         """Outcomes in the order of ``works`` (of distinct sessions).
@@ -85,7 +89,8 @@ class Worker:
         try:
             self._check(work, ids, stop)
             if isinstance(work, Verify):
-                job.rule = find_rule(work.rule, work.sampling)
+                job.rule = self.rules.find(work.rule, work.sampling)
+                job.given = read_parameters(job.rule, dict(work.rule.parameters))
             self.engine.kv.reserve(work.key, stop, work.final)
         except (KvFull, OutriderError) as error:
             self._fail(job, error)
@@ -123,7 +128,8 @@ class Worker:
     def _fail(self, job: _Job, error: Exception) -> None:
         self.engine.evict(job.work.key)
         why = str(error) or type(error).__name__
-        job.outcome = WorkFailed(job.work.key, why, isinstance(error, KvFull | MemoryError))
+        refused = error if isinstance(error, InvalidField) and error.field.startswith("draft.") else None
+        job.outcome = WorkFailed(job.work.key, why, isinstance(error, KvFull | MemoryError), refused)
 
     # ------------------------------------------------------------------------------------------------ one pass
 
@@ -160,11 +166,17 @@ class Worker:
             return
         base = job.at + len(job.left)
         nodes = self._nodes(job.work, rows, base)
-        decision = job.rule(nodes)
+        decision = job.rule(nodes, job.given)
         told = nodes.log_probs(decision.path, decision.next_id) if job.work.log_probs else ()
         self.engine.keep_path(job.work.key, base, rows, job.work.draft, decision.path)
         job.outcome = Verified(
-            job.work.key, decision.path, decision.next_id, decision.near_ties, log_probs=told
+            job.work.key,
+            decision.path,
+            decision.next_id,
+            decision.near_ties,
+            log_probs=told,
+            kinds=decision.kinds,
+            audit=decision.audit,
         )
 
     def _nodes(self, work: Verify, rows: Rows, base: int) -> Nodes:

@@ -305,12 +305,39 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleReport:
+    """By which rule a turn was judged, and what that did to the law.
+
+    The sums are over the drafted tokens that this verifier tested by laws; 0 where the rule compares none. Each is an
+    expectation given the text before the token: of rejecting (`rejection`), of the total variation between the law of
+    what is emitted and the target's (`loss`), and between target and draft law (`tv`). The judge's are seen at the
+    drafted tokens and right on average.
+    """
+
+    rule: Rule
+    """As asked for: parameters that are not named have their defaults."""
+    positions: int = 0
+    rejection: float = 0.0
+    loss: float = 0.0
+    tv: float = 0.0
+    client_laws: bool = False
+    """Tokens were accepted by draft laws that the client alone vouches for: it could have steered the text."""
+
+    @property
+    def gap(self) -> float:
+        """rejection + loss - tv: 0 for lossless rules and the best lossy ones, above 0 for others."""
+        return self.rejection + self.loss - self.tv
+
+
+@dataclass(frozen=True, slots=True)
 class TurnEnd:
     """The turn is over; part of the log, sent again on resume."""
 
     turn: int
     reason: FinishReason
     end: Anchor
+    report: RuleReport | None = None
+    """None from a verifier that does not report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,8 +117,8 @@ class RowsOfAnotherTurn(SessionMachine):
 class PathShiftedByOne(SessionTable):
     """Takes the accepted path one node too late."""
 
-    def gain(self, session: Session, job: Job, path: tuple[int, ...], next_id: int) -> Gain:
-        gain = super().gain(session, job, path, next_id)
+    def gain(self, session: Session, job: Job, path: tuple[int, ...], outcome: Verified) -> Gain:
+        gain = super().gain(session, job, path, outcome)
         if gain.accepted < 2 or len(gain.ids) < 3:
             return gain
         return replace(gain, ids=(*gain.ids[1:], gain.ids[-1]))
