@@ -213,6 +213,9 @@ def _about_ends() -> None:
         "turn_end.reason": [0, 99, pb.FINISH_REASON_CONTEXT],
         "turn_end.end.hash": [0, lambda n: n ^ 1],
         "turn_end.end.length": [0, lambda n: n + 1, BIG],
+        "turn_end.report.rule.name": ["", "x" * 65, "\x1b[2J"],
+        "turn_end.report.rejection": [float("nan"), -1.0, 1e9],
+        "turn_end.report.loss": [float("inf"), 1.0],
     }
     _table("turn_end", values)
     lie("an end kept back", "turn_end", sends())

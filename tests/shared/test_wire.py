@@ -43,6 +43,7 @@ from outrider.shared.frames import (
     Rows,
     RowsWanted,
     Rule,
+    RuleReport,
     Steer,
     TokenKind,
     Turn,
@@ -102,6 +103,7 @@ OPENED = Opened(
     replica=b"replica1",
     numerics=Numerics(True, 1e-4),
 )
+REPORT = RuleReport(Rule("overaccept", (("epsilon", 0.1),)), 7, 1.5, 0.25, 1.75, client_laws=True)
 UP: list[UpFrame] = [
     OPEN,
     DRAFT,
@@ -125,6 +127,7 @@ DOWN: list[DownFrame] = [
     Pong(12345, 7),
     Drain(1000, 2000),
     Failure(FailureReason.FENCED, "older", SEEN, 10, 7, "f", "do this"),
+    TurnEnd(2, FinishReason.LENGTH, SEEN, REPORT),
 ]
 
 
@@ -313,6 +316,11 @@ DOWN_REFUSALS: list[tuple[str, int, Down]] = [
     ("rows.data", 4, lambda m: setattr(m.rows, "data", b"\0" * 16_385)),
     ("rows.start", 4, lambda m: setattr(m.rows, "start", 8191)),
     ("turn_end.reason", 5, lambda m: setattr(m.turn_end, "reason", 0)),
+    ("turn_end.report.rejection", 10, lambda m: setattr(m.turn_end.report, "rejection", 7.1)),
+    ("turn_end.report.loss", 10, lambda m: setattr(m.turn_end.report, "loss", float("nan"))),
+    ("turn_end.report.tv", 10, lambda m: setattr(m.turn_end.report, "tv", -0.1)),
+    ("turn_end.report.rule", 10, lambda m: setattr(m.turn_end.report.rule, "name", "a\x1b[2Jb")),
+    ("turn_end.report.rule.name", 10, lambda m: m.turn_end.report.ClearField("rule")),
     ("turn_end.end.length", 5, lambda m: setattr(m.turn_end.end, "length", 9000)),
     ("failure.reason", 9, lambda m: setattr(m.failure, "reason", 0)),
 ]

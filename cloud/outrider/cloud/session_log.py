@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from outrider.cloud.rules import Audit
 from outrider.shared.anchor import TokenSequence
-from outrider.shared.frames import Commit, FinishReason, RuleReport, TokenKind, Turn, TurnEnd
+from outrider.shared.frames import Commit, FinishReason, Rule, RuleReport, TokenKind, Turn, TurnEnd
 from outrider.shared.sampling import LogProbs
 
 COMMIT_IDS = 8192
@@ -33,6 +33,8 @@ class Session:
     """Of these tokens, in turns that ask for them; otherwise empty."""
     audit: Audit = field(default_factory=Audit)
     """What the turn's rule did to the law here, summed over its rounds."""
+    rule: Rule = field(default_factory=Rule)
+    """The turn's, with every parameter it has."""
     client_laws: bool = False
     """A verdict of this turn rests on laws that the client alone vouches for."""
     turn: Turn | None = None
@@ -67,14 +69,17 @@ class Session:
         """The current turn; 0 before the first."""
         return self.turn.turn if self.turn else 0
 
-    def rewrite(self, turn: Turn, ids: Sequence[int]) -> None:
-        """The device's new truth: the whole sequence is ``ids``, of which nothing was committed here."""
+    def rewrite(self, turn: Turn, ids: Sequence[int], rule: Rule | None = None) -> None:
+        """The device's new truth: the whole sequence is ``ids``, of which nothing was committed here.
+
+        ``rule`` is the turn's with every parameter; None: as asked for.
+        """
         same = common_prefix(self.log.ids, ids)
         self.log.cut(same)
         self.log.append(ids[same:])
         self.kinds, self.log_probs, self.kinds_from = [], [], len(ids)
         self.turn, self.ended = turn, None
-        self.audit, self.client_laws = Audit(), False
+        self.rule, self.audit, self.client_laws = rule or turn.rule, Audit(), False
         self.generation += 1
         self.run_until = 0
         self.dirty = True
@@ -140,7 +145,7 @@ class Session:
     def _rule_report(self) -> RuleReport | None:
         if self.turn is None:
             return None
-        rule, audit = self.turn.rule, self.audit
+        rule, audit = self.rule, self.audit
         return RuleReport(
             rule=rule,
             positions=audit.positions,

@@ -34,7 +34,7 @@ from outrider.cloud.events import (
 )
 from outrider.cloud.rounds import digest
 from outrider.cloud.rows_schedule import RowsSchedule
-from outrider.cloud.rules import check_draft
+from outrider.cloud.rules import check_draft, runs_ahead
 from outrider.cloud.session_log import Session
 from outrider.cloud.table_state import RowSource, Served, Stream, TableSettings
 from outrider.cloud.upkeep import UpkeepTable
@@ -244,7 +244,7 @@ class SessionTable(UpkeepTable):
             self.send(stream, stream.session.end_frame())
 
     def _rewrite(self, session: Session, turn: Turn, ids: tuple[int, ...]) -> None:
-        session.rewrite(turn, ids)
+        session.rewrite(turn, ids, self.served.rules.stated(turn.rule))
         session.since = self.now
         self.trim_kv(session)
 
@@ -298,7 +298,7 @@ class SessionTable(UpkeepTable):
             return
         if frame.turn > session.turn_number:
             raise InvalidField("draft.turn", f"{frame.turn} has not begun, the turn is {session.turn_number}")
-        limit = self.served.limits.max_rounds_in_flight if Feature.PIPELINE in stream.granted else 1
+        limit = self._rounds_in_flight(stream)
         if len(rounds.waiting) >= limit:
             raise InvalidField("draft.round", f"more than {limit} rounds in flight")
         if frame.turn == session.turn_number:
@@ -348,6 +348,13 @@ class SessionTable(UpkeepTable):
             stream.opening, stream.known, stream.pieces = None, (), []
             self._rewrite(stream.session, frame.turn, ids)
             self._begin(stream, frame)
+
+    def _rounds_in_flight(self, stream: Stream) -> int:
+        """One, unless the next draft can be judged whatever comes of the last."""
+        turn = stream.session.turn
+        alone = turn is not None and not runs_ahead(self.served.rules.named(turn.rule.name))
+        pipeline = Feature.PIPELINE in stream.granted and not alone
+        return self.served.limits.max_rounds_in_flight if pipeline else 1
 
     def _check_seen(self, stream: Stream, window: Window) -> None:
         if not stream.session.log.contains(window.seen):

@@ -573,14 +573,32 @@ class Verdict(_message.Message):
     def __init__(self, round: _Optional[int] = ..., outcome: _Optional[_Union[RoundOutcome, str]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., trimmed: _Optional[int] = ..., accepted: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., retry_after_ms: _Optional[int] = ..., replayed: bool = ...) -> None: ...
 
 class TurnEnd(_message.Message):
-    __slots__ = ("turn", "reason", "end")
+    __slots__ = ("turn", "reason", "end", "report")
     TURN_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
     turn: int
     reason: FinishReason
     end: Anchor
-    def __init__(self, turn: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., end: _Optional[_Union[Anchor, _Mapping]] = ...) -> None: ...
+    report: RuleReport
+    def __init__(self, turn: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., end: _Optional[_Union[Anchor, _Mapping]] = ..., report: _Optional[_Union[RuleReport, _Mapping]] = ...) -> None: ...
+
+class RuleReport(_message.Message):
+    __slots__ = ("rule", "positions", "rejection", "loss", "tv", "client_laws")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    TV_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_LAWS_FIELD_NUMBER: _ClassVar[int]
+    rule: Rule
+    positions: int
+    rejection: float
+    loss: float
+    tv: float
+    client_laws: bool
+    def __init__(self, rule: _Optional[_Union[Rule, _Mapping]] = ..., positions: _Optional[int] = ..., rejection: _Optional[float] = ..., loss: _Optional[float] = ..., tv: _Optional[float] = ..., client_laws: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("turn", "prefilled", "remaining_estimate_us")

@@ -315,7 +315,7 @@ class RuleReport:
     """
 
     rule: Rule
-    """As asked for: parameters that are not named have their defaults."""
+    """With every parameter it has, defaults included."""
     positions: int = 0
     rejection: float = 0.0
     loss: float = 0.0

@@ -51,6 +51,7 @@ from outrider.shared.wire_parts import (
     plane_to_wire,
     planes_from_wire,
 )
+from outrider.shared.wire_rules import report_from_wire, report_to_wire
 from outrider.shared.wire_sampling import log_probs_from_wire, log_probs_to_wire
 from outrider.v1 import verifier_pb2 as pb
 
@@ -291,12 +292,17 @@ def _rows_from_wire(message: pb.Rows, checks: DownChecks, path: str) -> Rows:
 
 
 def _turn_end_to_wire(frame: TurnEnd) -> pb.TurnEnd:
-    return pb.TurnEnd(turn=frame.turn, reason=enum_value(frame.reason), end=anchor_to_wire(frame.end))
+    message = pb.TurnEnd(turn=frame.turn, reason=enum_value(frame.reason), end=anchor_to_wire(frame.end))
+    if frame.report is not None:
+        message.report.CopyFrom(report_to_wire(frame.report))
+    return message
 
 
 def _turn_end_from_wire(message: pb.TurnEnd, checks: DownChecks) -> TurnEnd:
     reason = enum_member(FinishReason, message.reason, "turn_end.reason")
-    return TurnEnd(message.turn, reason, _anchor(message.end, "turn_end.end", checks))
+    end = _anchor(message.end, "turn_end.end", checks)
+    report = report_from_wire(message.report, "turn_end.report") if message.HasField("report") else None
+    return TurnEnd(message.turn, reason, end, report)
 
 
 def _progress_to_wire(frame: Progress) -> pb.Progress:

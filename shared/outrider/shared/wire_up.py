@@ -19,7 +19,6 @@ from outrider.shared.frames import (
     Ping,
     RowEncoding,
     RowsWanted,
-    Rule,
     Steer,
     Turn,
     UpFrame,
@@ -32,7 +31,6 @@ from outrider.shared.wire_parts import (
     anchor_to_wire,
     check_bytes,
     check_count,
-    check_finite,
     check_message,
     enum_member,
     enum_value,
@@ -40,6 +38,7 @@ from outrider.shared.wire_parts import (
     fingerprints_from_wire,
     fingerprints_to_wire,
 )
+from outrider.shared.wire_rules import rule_from_wire, rule_to_wire
 from outrider.shared.wire_sampling import sampling_from_wire, sampling_to_wire
 from outrider.v1 import verifier_pb2 as pb
 
@@ -206,7 +205,7 @@ def _turn_to_wire(turn: Turn) -> pb.Turn:
         max_length=turn.max_length,
         stop_ids=pack_ids(turn.stop_ids),
         sampling=sampling_to_wire(turn.sampling),
-        rule=pb.Rule(name=turn.rule.name, parameters=dict(turn.rule.parameters)),
+        rule=rule_to_wire(turn.rule),
         log_probs=turn.log_probs,
     )
 
@@ -231,20 +230,9 @@ def _turn_from_wire(message: pb.Turn, checks: UpChecks, path: str) -> Turn:
         max_length=message.max_length,
         stop_ids=stop_ids,
         sampling=sampling_from_wire(message.sampling, f"{path}.sampling", checks.vocabulary),
-        rule=_rule_from_wire(message.rule, f"{path}.rule"),
+        rule=rule_from_wire(message.rule, f"{path}.rule"),
         log_probs=message.log_probs,
     )
-
-
-def _rule_from_wire(message: pb.Rule, path: str) -> Rule:
-    if not 0 < len(message.name) <= 64:
-        raise InvalidField(f"{path}.name", "must have 1 … 64 characters")
-    check_count(len(message.parameters), 16, f"{path}.parameters")
-    parameters = tuple(
-        (name, check_finite(value, -1e9, 1e9, f"{path}.parameters"))
-        for name, value in sorted(message.parameters.items())
-    )
-    return Rule(message.name, parameters)
 
 
 def _context_to_wire(context: Context) -> pb.Context:
@@ -301,7 +289,7 @@ def _tokens_from_wire(message: pb.Draft, checks: UpChecks, path: str) -> Draft:
     if len(parents) != len(ids):
         raise InvalidField(f"{path}.parents", f"{len(parents)} entries for {len(ids)} ids")
     draft = _with_laws(message, Draft(ids, parents), checks, path)
-    if draft.kind is not DraftKind.SAMPLED and len(set(zip(parents, ids, strict=True))) != len(ids):
+    if draft.has_twins and draft.kind is not DraftKind.SAMPLED:
         raise InvalidField(f"{path}.ids", "two siblings have the same id")
     if max(draft.depths) > checks.limits.max_tree_depth:
         raise InvalidField(

@@ -59,6 +59,11 @@ class Rulebook:
             remedy=f"use one of {', '.join(self.names)}",
         )
 
+    def stated(self, asked: frames.Rule) -> frames.Rule:
+        """``asked`` with every parameter it has, defaults included. Raises `InvalidField` as `find`."""
+        given = read_parameters(self.named(asked.name), dict(asked.parameters))
+        return frames.Rule(asked.name, tuple(sorted(given.items())))
+
     def find(self, asked: frames.Rule, sampling: Sampling) -> Rule:
         """The rule that is asked for. Raises `InvalidField` ("rule.name", "rule.parameters") if it cannot be had so.
 
