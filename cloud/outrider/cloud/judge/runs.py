@@ -151,6 +151,8 @@ def _verdict(
     unsupported = 0
     for row, token in enumerate(chain):
         if token == int(np.argmax(seen.logits[row])):
+            if token in setting.stops:
+                return row + 1
             unsupported = 0
             continue
         if criterion is None or unsupported >= setting.cap or token in setting.kept_out:

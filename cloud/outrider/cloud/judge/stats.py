@@ -33,7 +33,9 @@ def wilson(hits: int, count: int, z: float = _Z95) -> Interval:
     share = hits / count
     middle = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half))
+    low = max(0.0, middle - half) if hits else 0.0
+    high = min(1.0, middle + half) if hits < count else 1.0
+    return Interval(share, low, high)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
