@@ -19,7 +19,7 @@ from outrider.client.plan import FixedPacing, Plan
 from outrider.client.session import Session, SessionConfig
 from outrider.client.transcript import UNVERIFIED
 from outrider.shared.frames import UNLIMITED
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 from outrider.shared.tokenizer import Tokenizer
 
 PATIENCE_S = 60.0
@@ -45,6 +45,7 @@ class Answer:
 
     ids: tuple[int, ...] = ()
     labels: tuple[Label, ...] = ()
+    log_probs: tuple[LogProbs | None, ...] = ()
     text: str = ""
     finished: Finished | None = None
     events: list[SessionEvent] = field(default_factory=list)
@@ -74,6 +75,8 @@ class Device:
     on_shown: Callable[[int], None] | None = None
     """Called with the number of tokens on display, each time it grows."""
     stops: Sequence[str] = ()
+    log_probs: bool = False
+    """Ask how likely each token was."""
     tls_ca: Path | None = None
     """The authority of the verifier's certificate; None = plain text."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +100,7 @@ class Device:
     async def _go_on(self) -> Answer:
         async with asyncio.timeout(PATIENCE_S), self.session() as session:
             answer = Answer()
-            async for event in session.resume(self.stops):
+            async for event in session.resume(self.stops or None):
                 self._note(session, answer, event)
             return answer
 
@@ -106,7 +109,10 @@ class Device:
     ) -> Answer:
         """One turn of an open session."""
         answer = Answer()
-        async for event in session.generate(prompt, max_new=max_new, sampling=sampling, stops=self.stops):
+        events = session.generate(
+            prompt, max_new=max_new, sampling=sampling, stops=self.stops, log_probs=self.log_probs
+        )
+        async for event in events:
             self._note(session, answer, event)
         return answer
 
@@ -145,6 +151,7 @@ class Device:
         if isinstance(event, Shown) and self.on_shown is not None:
             self.on_shown(len(transcript.pieces))
         answer.ids, answer.text = transcript.ids, transcript.text()
+        answer.log_probs = tuple(piece.log_probs for piece in transcript.pieces)
         answer.labels = tuple(piece.label for piece in transcript.pieces)
         if isinstance(event, Finished):
             answer.finished = event

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -19,7 +21,7 @@ from outrider.client.journal import (
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.errors import InvalidField
 from outrider.shared.frames import Fingerprints, Rule, TokenKind, Turn
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 
 A, B = TokenKind.ACCEPTED, TokenKind.BONUS
 FIRST = Turn(1, EMPTY, (5, 6, 7), 3, 20, (0,), Sampling(0.5, 4, 0.9, 2**40), Rule("coupled"))
@@ -95,3 +97,27 @@ def test_contradictions_are_refused(bad: Record) -> None:
     """A record that cannot follow is named, not guessed at."""
     with pytest.raises(InvalidField):
         restore([*records(), bad])
+
+
+def test_warps_stops_and_log_probs_come_back() -> None:
+    """A resumed turn is the turn that was begun, and what was told of its tokens is known; a rewrite forgets."""
+    sampling = Sampling(0.5, 4, 0.9, 2**40, 0.05, 1.2, 0.5, -0.25, 7, ((3, -1.5), (9, 0.1)))
+    told = (LogProbs(-0.25, -0.125), LogProbs(-3.5, -math.inf))
+    warped = replace(FIRST, sampling=sampling, log_probs=True)
+    made = [turn_record(warped, ("END", "\n\n")), commit_record(1, 3, (8, 9), (A, B), told)]
+    state = restore(json.loads(json.dumps(made, allow_nan=False)))
+    assert state.turn == warped and state.stops == ("END", "\n\n")
+    assert state.log_probs == dict(enumerate(told, 3))
+    later = restore([*made, turn_record(SECOND)])
+    assert later.turn == SECOND and later.stops == () and later.log_probs == {3: told[0]}
+
+
+def test_journals_from_before_the_warps_are_read() -> None:
+    """Without the later names a turn has none of them; a warp of the future is refused."""
+    old = turn_record(FIRST)
+    del old["warps"]
+    assert restore([old]).turn == FIRST
+    strange: list[object] = [{"min_q": 1.0}, [], {"min_p": 7.0}]
+    for warps in strange:
+        with pytest.raises(InvalidField):
+            restore([{**old, "warps": warps}])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.cloud.generate import generate
+from outrider.cloud.generate import Said, generate, say
 from outrider.cloud.selfcheck import open_engine
 from outrider.cloud.target import load_target
 from outrider.cloud.worker import Worker
@@ -34,6 +34,11 @@ class Target:
         if key not in self._known:
             self._known[key] = tuple(generate(self._worker, prompt, sampling, count, self.tokenizer.stop_ids))
         return self._known[key]
+
+    def told(self, prompt: tuple[int, ...], count: int, sampling: Sampling | None = None) -> tuple[Said, ...]:
+        """The same with log-probabilities."""
+        stops = self.tokenizer.stop_ids
+        return tuple(say(self._worker, prompt, sampling, count, stops, log_probs=True))
 
     def prompt(self, text: str = "hello there, draft me a line") -> tuple[int, ...]:
         """A user's message in the chat format."""

@@ -73,7 +73,7 @@ class Answer:
             case Emit():
                 self.show(action, now)
             case Relabel():
-                self.transcript.relabel(action.start, action.labels)
+                self.transcript.relabel(action.start, action.labels, action.log_probs)
                 self.stats.kept += len(action.labels)
                 self.queue.put_nowait(Relabelled(action.start, len(action.labels)))
             case Revise():
@@ -93,7 +93,7 @@ class Answer:
         """New tokens came on display."""
         if not action.ids:
             return
-        pieces = self.transcript.emit(action.start, action.ids, action.labels)
+        pieces = self.transcript.emit(action.start, action.ids, action.labels, action.log_probs)
         self.stats.shown(action.labels, now)
         self.queue.put_nowait(Shown(tuple(pieces)))
 

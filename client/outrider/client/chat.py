@@ -11,19 +11,31 @@ from dataclasses import replace
 from outrider.client.commands import PATIENCE, Request, make_view, outcome, tell, watch
 from outrider.client.machine_settings import Offline
 from outrider.client.prepare import prepare
-from outrider.client.report import lines
+from outrider.client.report import lines, log_prob_lines
 from outrider.client.session import Session
 from outrider.shared.errors import ConfigError, ExitCode, OutriderError
 from outrider.shared.tokenizer import Tokenizer
 
 HELP = """\
-/set NAME VALUE   change temperature, top_k, top_p, seed or max_tokens
+/set NAME VALUE   change temperature, top_k, top_p, min_p, seed, max_tokens, min_tokens,
+                  repetition_penalty, presence_penalty or frequency_penalty
 /stats            figures after each answer, on or off
 /clear            forget the conversation
 /bye              leave (also Ctrl-D)
 Ctrl-C stops an answer; a second one leaves at once."""
 
-_NUMBERS = {"temperature": float, "top_k": int, "top_p": float, "seed": int, "max_tokens": int}
+_NUMBERS = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "seed": int,
+    "max_tokens": int,
+    "min_tokens": int,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+}
 
 
 def continuation(tokenizer: Tokenizer, ids: tuple[int, ...], text: str) -> tuple[int, ...]:
@@ -85,9 +97,16 @@ class Chat:
             ids, keep = continuation(tokenizer, session.display_ids, text), session.length
         self._fresh = False
         events = session.generate(
-            ids, keep=keep, max_new=request.max_tokens, sampling=request.sampling(), stops=request.stop or ()
+            ids,
+            keep=keep,
+            max_new=request.max_tokens,
+            sampling=request.sampling(),
+            stops=request.stop or (),
+            log_probs=request.logprobs,
         )
         finished = await watch(session, events, make_view(request), PATIENCE.get(Offline(request.offline)))
+        if request.logprobs and session.transcript is not None:
+            tell(*log_prob_lines(session.transcript))
         if request.stats:
             tell(*lines(finished))
         return outcome(finished)

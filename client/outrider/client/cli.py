@@ -37,6 +37,23 @@ Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Choose among this many tokens; 0 is off.")]
 TopP = Annotated[float, typer.Option(help="Choose among the tokens that make up this probability; 0 is off.")]
 Seed = Annotated[int | None, typer.Option(help="Of the sampling noise; the same seed gives the same text.")]
+MinP = Annotated[
+    float, typer.Option(help="Only tokens this many times as likely as the likeliest; 0 is off.")
+]
+Repetition = Annotated[
+    float, typer.Option(help="Divides (multiplies, if negative) logits of tokens in the text; 1 is off.")
+]
+Presence = Annotated[float, typer.Option(help="Lowers tokens of the answer once, -2 to 2.")]
+Frequency = Annotated[float, typer.Option(help="Lowers tokens of the answer for each time, -2 to 2.")]
+Biases = Annotated[
+    list[str] | None,
+    typer.Option("--logit-bias", help="ID=VALUE, -100 to 100, added to a token. Repeatable."),
+]
+MinTokens = Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")]
+Told = Annotated[
+    bool,
+    typer.Option("--logprobs", help="How likely each token was, raw and warped: in the JSON or on stderr."),
+]
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")]
 System = Annotated[str | None, typer.Option("--system", "-s", help="System message.")]
 DraftKind = Annotated[Literal["chain", "tree", "none"], typer.Option(help="none is plain remote streaming.")]
@@ -86,6 +103,13 @@ def generate(
     top_k: TopK = 0,
     top_p: TopP = 0.0,
     seed: Seed = None,
+    min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    logit_bias: Biases = None,
+    min_tokens: MinTokens = 0,
+    logprobs: Told = False,
     stop: Stop = None,
     system: System = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompt itself.")] = False,
@@ -122,6 +146,13 @@ def chat(
     top_k: TopK = 0,
     top_p: TopP = 0.0,
     seed: Seed = None,
+    min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    logit_bias: Biases = None,
+    min_tokens: MinTokens = 0,
+    logprobs: Told = False,
     stop: Stop = None,
     system: System = None,
     draft: DraftKind = "tree",

@@ -18,11 +18,11 @@ from outrider.client.channel import ChannelSettings
 from outrider.client.events import LinkState
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
-from outrider.client.report import as_json, lines
+from outrider.client.report import as_json, lines, log_prob_lines
 from outrider.client.session import Session
 from outrider.client.views import LiveView, PipeView, View
 from outrider.shared.errors import ConfigError, ExitCode, LinkDown
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import Sampling, biases
 from outrider.shared.transport import split_address
 
 PATIENCE = {Offline.NEVER: (60.0, "unreachable"), Offline.AUTO: (120.0, "offline")}
@@ -40,6 +40,13 @@ class Request:
     top_k: int = 0
     top_p: float = 0.0
     seed: int | None = None
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    min_tokens: int = 0
+    logit_bias: list[str] | None = None
+    logprobs: bool = False
     stop: list[str] | None = None
     system: str | None = None
     draft: str = "tree"
@@ -63,7 +70,18 @@ class Request:
     def sampling(self) -> Sampling:
         """How the target chooses; a seed is drawn when none was given. Raises InvalidField."""
         seed = self.drawn_seed if self.seed is None else self.seed
-        checked = Sampling(self.temperature, self.top_k, self.top_p, seed)
+        checked = Sampling(
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            seed,
+            self.min_p,
+            self.repetition_penalty,
+            self.presence_penalty,
+            self.frequency_penalty,
+            self.min_tokens,
+            biases(self.logit_bias or ()),
+        )
         return checked if self.temperature else replace(checked, seed=0)
 
     def device(self) -> DeviceOptions:
@@ -114,11 +132,15 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
     tell(*prepared.notes)
     async with Session(prepared.config) as session:
         if prompt is None:
-            events = session.resume(request.stop or ())
+            events = session.resume(request.stop)
         else:
             ids = _prompt_ids(prepared, prompt, request.system, raw)
             events = session.generate(
-                ids, max_new=request.max_tokens, sampling=sampling, stops=request.stop or ()
+                ids,
+                max_new=request.max_tokens,
+                sampling=sampling,
+                stops=request.stop or (),
+                log_probs=request.logprobs,
             )
         view = make_view(request)
         finished = await watch(session, events, view, PATIENCE.get(Offline(request.offline)))
@@ -126,6 +148,8 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
     if request.as_json and transcript is not None:
         result = as_json(finished, transcript) | {"seed": sampling.seed}
         print(json.dumps(result, ensure_ascii=False))
+    elif request.logprobs and transcript is not None:
+        tell(*log_prob_lines(transcript))
     if request.stats:
         tell(*lines(finished))
     return outcome(finished)

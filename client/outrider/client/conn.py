@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from outrider.shared.anchor import EMPTY, TokenSequence
 from outrider.shared.draft import Draft
-from outrider.shared.frames import Anchor, Commit, Feature, Limits, Opened, RowPlane, TokenKind, Verdict
+from outrider.shared.frames import Anchor, Commit, Feature, Limits, Opened, RowPlane, TokenKind, Turn, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +145,15 @@ def commit_conflict(commit: Commit, sequence: TokenSequence, turn_start: int, lo
         return f"a commit goes beyond the turn's limit of {longest} tokens"
     if TokenKind.JUDGED in commit.kinds:
         return "a judged token under an exact rule"
+    return None
+
+
+def turn_conflict(commit: Commit, turn: Turn) -> str | None:
+    """Why a commit is not what the turn asked for; None if it can be."""
+    if len(commit.log_probs) != (len(commit.ids) if turn.log_probs else 0):
+        return "log-probabilities are missing, or nobody asked for them"
+    earliest = turn.generated_from + turn.sampling.min_tokens
+    for position, token_id in enumerate(commit.ids[: max(earliest - commit.start, 0)], commit.start):
+        if position >= turn.generated_from and token_id in turn.stop_ids:
+            return f"a stop id at {position}, before the turn's least length"
     return None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from outrider.client.drafter import Budget, Confidence, Proposal
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import DownFrame, Rule, UpFrame
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 
 
 class Label(StrEnum):
@@ -51,6 +51,10 @@ class Begin:
     stop_ids: tuple[int, ...]
     sampling: Sampling = field(default_factory=Sampling)
     rule: Rule = field(default_factory=Rule)
+    log_probs: bool = False
+    """Ask for the log-probabilities of committed tokens."""
+    stops: tuple[str, ...] = ()
+    """Stop strings, for the journal: the caller looks for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +233,8 @@ class Emit:
     start: int
     ids: tuple[int, ...]
     labels: tuple[Label, ...]
+    log_probs: tuple[LogProbs | None, ...] = ()
+    """One per id where the turn asked for them and the target has decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +243,7 @@ class Relabel:
 
     start: int
     labels: tuple[Label, ...]
+    log_probs: tuple[LogProbs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

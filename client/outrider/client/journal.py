@@ -7,8 +7,9 @@ the verifier by position.
 =============  ================================================================================================
 ``session``    session (hex), fingerprints (law, tokenizer: hex)
 ``epoch``      epoch: stored before it is used
-``turn``       turn (number), keep, append, generated_from, max_length, stop_ids, sampling, rule
-``commit``     turn, start, ids, kinds
+``turn``       turn (number), keep, append, generated_from, max_length, stop_ids, sampling (temperature, top_k, top_p,
+               seed), warps (of the others, those that are on), rule, parameters; with log_probs, stops if there are any
+``commit``     turn, start, ids, kinds; in turns that ask for them raw and warped log-probabilities (null: none at all)
 ``provisional``  turn, start, ids: shown without being verified; a later commit decides
 ``end``        turn, reason, verified, length
 =============  ================================================================================================
@@ -16,15 +17,16 @@ the verifier by position.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from outrider.client.tail import Tail
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.errors import InvalidField
 from outrider.shared.frames import Fingerprints, Rule, TokenKind, Turn
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import LogProbs, Sampling
 
 Record = dict[str, object]
 
@@ -40,6 +42,10 @@ class Restored:
     sequence: TokenSequence = field(default_factory=TokenSequence)
     kinds: dict[int, TokenKind] = field(default_factory=dict)
     """Kind by position, of committed tokens."""
+    log_probs: dict[int, LogProbs] = field(default_factory=dict)
+    """By position, of those that came with any."""
+    stops: tuple[str, ...] = ()
+    """Stop strings of the turn."""
     tail: Tail = field(default_factory=Tail)
     end: str | None = None
     """The reason, when the turn is over."""
@@ -60,9 +66,9 @@ def epoch_record(epoch: int) -> Record:
     return {"kind": "epoch", "epoch": epoch}
 
 
-def turn_record(turn: Turn) -> Record:
+def turn_record(turn: Turn, stops: Sequence[str] = ()) -> Record:
     """A turn has begun."""
-    return {
+    record: Record = {
         "kind": "turn",
         "turn": turn.turn,
         "keep": turn.keep.length,
@@ -71,20 +77,51 @@ def turn_record(turn: Turn) -> Record:
         "max_length": turn.max_length,
         "stop_ids": list(turn.stop_ids),
         "sampling": [turn.sampling.temperature, turn.sampling.top_k, turn.sampling.top_p, turn.sampling.seed],
+        "warps": _warps(turn.sampling),
         "rule": turn.rule.name,
         "parameters": [[name, value] for name, value in turn.rule.parameters],
     }
+    if turn.log_probs:
+        record["log_probs"] = True
+    if stops:
+        record["stops"] = list(stops)
+    return record
 
 
-def commit_record(turn: int, start: int, ids: Sequence[int], kinds: Sequence[TokenKind]) -> Record:
+def _warps(sampling: Sampling) -> Record:
+    """What the four numbers under "sampling" do not say."""
+    names = [field.name for field in fields(Sampling)[4:]]
+    values = {name: getattr(sampling, name) for name in names}
+    on: Record = {name: value for name, value in values.items() if value != getattr(Sampling(), name)}
+    if sampling.logit_bias:
+        on["logit_bias"] = [[token_id, shift] for token_id, shift in sampling.logit_bias]
+    return on
+
+
+def commit_record(
+    turn: int,
+    start: int,
+    ids: Sequence[int],
+    kinds: Sequence[TokenKind],
+    log_probs: Sequence[LogProbs] = (),
+) -> Record:
     """The target has decided these tokens."""
-    return {
+    record: Record = {
         "kind": "commit",
         "turn": turn,
         "start": start,
         "ids": list(ids),
         "kinds": [int(k) for k in kinds],
     }
+    if log_probs:
+        record["raw"] = [_finite(each.raw) for each in log_probs]
+        record["warped"] = [_finite(each.warped) for each in log_probs]
+    return record
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: None stands for the logarithm of 0."""
+    return value if math.isfinite(value) else None
 
 
 def provisional_record(turn: int, start: int, ids: Sequence[int]) -> Record:
@@ -131,6 +168,7 @@ def _restore_turn(state: Restored, record: Record) -> None:
     state.sequence.cut(keep)
     state.sequence.append(_ids(record, "append"))
     state.kinds = {position: kind for position, kind in state.kinds.items() if position < keep}
+    state.log_probs = {position: told for position, told in state.log_probs.items() if position < keep}
     temperature, top_k, top_p, seed = _list(record, "sampling")
     state.turn = Turn(
         turn=_int(record, "turn"),
@@ -139,11 +177,24 @@ def _restore_turn(state: Restored, record: Record) -> None:
         generated_from=_int(record, "generated_from"),
         max_length=_int(record, "max_length"),
         stop_ids=_ids(record, "stop_ids"),
-        sampling=Sampling(float(temperature), int(top_k), float(top_p), int(seed)),
+        sampling=_sampling(Sampling(float(temperature), int(top_k), float(top_p), int(seed)), record),
         rule=Rule(str(record["rule"]), tuple((str(n), float(v)) for n, v in _list(record, "parameters"))),
+        log_probs=bool(record.get("log_probs", False)),
     )
+    state.stops = tuple(str(stop) for stop in _list(record, "stops")) if "stops" in record else ()
     state.tail = Tail(len(state.sequence))
     state.end = None
+
+
+def _sampling(begun: Sampling, record: Record) -> Sampling:
+    """The sampling with its other warps; a journal written before there were any names none."""
+    warps = record.get("warps", {})
+    if not isinstance(warps, dict) or set(warps) - {field.name for field in fields(Sampling)}:
+        raise InvalidField("journal.warps", f"{warps!r} are not warps that this version knows")
+    warps = dict(warps)
+    if "logit_bias" in warps:
+        warps["logit_bias"] = tuple((token_id, shift) for token_id, shift in _list(warps, "logit_bias"))
+    return replace(begun, **warps)
 
 
 def _restore_commit(state: Restored, record: Record) -> None:
@@ -156,6 +207,10 @@ def _restore_commit(state: Restored, record: Record) -> None:
     state.tail.commit(start, ids)
     kinds = (TokenKind(int(kind)) for kind in _list(record, "kinds"))
     state.kinds.update(zip(range(start, start + len(ids)), kinds, strict=True))
+    if "raw" in record:
+        pairs = zip(_list(record, "raw"), _list(record, "warped"), strict=True)
+        told = (LogProbs(*(-math.inf if value is None else float(value) for value in pair)) for pair in pairs)
+        state.log_probs.update(zip(range(start, start + len(ids)), told, strict=True))
 
 
 def _restore_end(state: Restored, record: Record) -> None:

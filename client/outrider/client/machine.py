@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outrider.client.conn import Conn, Round, commit_conflict, first_guesses, why_not
+from outrider.client.conn import Conn, Round, commit_conflict, first_guesses, turn_conflict, why_not
 from outrider.client.cost import pass_s
 from outrider.client.events import (
     AddRows,
@@ -276,6 +276,8 @@ class SessionMachine(RoundMachine):
     def _apply(self, conn: Conn, commit: Commit) -> None:
         """Commit tokens by position: what is covered already changes nothing."""
         problem = commit_conflict(commit, self.sequence, self.turn_start, self.max_length)
+        if problem is None and self.turn is not None:
+            problem = turn_conflict(commit, self.turn)
         have = len(self.sequence)
         skip = have - commit.start
         fresh, kinds = commit.ids[max(skip, 0) :], commit.kinds[max(skip, 0) :]
@@ -289,7 +291,7 @@ class SessionMachine(RoundMachine):
         conn.known = max(conn.known, commit.start + len(commit.ids))
         if fresh:
             conn.progress_at, conn.late = self.now, False
-            self.commit(fresh, kinds)
+            self.commit(fresh, kinds, commit.log_probs[max(skip, 0) :])
         for rows in commit.rows:
             self._on_rows(conn, rows)
 

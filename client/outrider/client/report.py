@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from outrider.client.answers import Finished
@@ -9,8 +10,8 @@ from outrider.client.transcript import Transcript
 
 
 def as_json(finished: Finished, transcript: Transcript) -> dict[str, Any]:
-    """One object: text, ids, labels, how it ended, and the figures."""
-    return {
+    """One object: text, ids, labels, how it ended, and the figures; log-probabilities where they were asked for."""
+    answer: dict[str, Any] = {
         "text": transcript.text(),
         "ids": list(transcript.ids),
         "labels": [piece.label.value for piece in transcript.pieces],
@@ -19,6 +20,28 @@ def as_json(finished: Finished, transcript: Transcript) -> dict[str, Any]:
         "error": str(finished.error) if finished.error else None,
         "stats": finished.stats.as_dict(),
     }
+    told = [piece.log_probs for piece in transcript.pieces]
+    if any(told):
+        answer["log_probs"] = {
+            "raw": [None if one is None else _finite(one.raw) for one in told],
+            "warped": [None if one is None else _finite(one.warped) for one in told],
+        }
+    return answer
+
+
+def log_prob_lines(transcript: Transcript) -> list[str]:
+    """What ``--logprobs`` prints: each token with its log-probability by the logits alone, and after all warps."""
+    rows = ["    raw   warped  token"]
+    for piece in transcript.pieces:
+        told = piece.log_probs
+        numbers = "   not verified " if told is None else f"{told.raw:8.3f} {told.warped:8.3f}"
+        rows.append(f"{numbers}  {piece.text!r}")
+    return rows
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: the logarithm of 0 becomes None."""
+    return value if math.isfinite(value) else None
 
 
 def lines(finished: Finished) -> list[str]:

@@ -185,8 +185,12 @@ class Session:
         max_new: int = 256,
         sampling: Sampling | None = None,
         stops: Sequence[str] = (),
+        log_probs: bool = False,
     ) -> AsyncIterator[SessionEvent]:
         """Continue the first ``keep`` tokens (default: all) with ``append_ids`` and yield what the target answers.
+
+        The text ends before the first of ``stops``, the ids after the token that completes it. ``log_probs``: pieces
+        that the target has decided say how likely it found them.
 
         Ends with `Finished`. Leaving the iteration early stops the turn where the display stands.
         """
@@ -202,16 +206,22 @@ class Session:
                 stop_ids=self.config.tokenizer.stop_ids,
                 sampling=sampling,
                 rule=Rule("greedy" if sampling.greedy else "coupled"),
+                log_probs=log_probs,
+                stops=tuple(stops),
             )
         )
         async for event in self._yielded(self._answer):
             yield event
 
-    async def resume(self, stops: Sequence[str] = ()) -> AsyncIterator[SessionEvent]:
-        """Go on with the turn that a journal left unfinished; what it had shown comes first."""
+    async def resume(self, stops: Sequence[str] | None = None) -> AsyncIterator[SessionEvent]:
+        """Go on with the turn that a journal left unfinished; what it had shown comes first.
+
+        ``stops`` are those it began with unless others are given.
+        """
         machine = self.machine
         start = machine.turn.generated_from if machine.turn else 0
         restored = self.config.restored
+        stops = machine.stops if stops is None else stops
         self._answer = Answer(self.config.tokenizer, start, stops, self._now())
         if restored is not None:
             self._show_restored(self._answer, restored)
@@ -243,7 +253,8 @@ class Session:
         ids = restored.sequence.ids[start:]
         kinds = [restored.kinds.get(start + i) for i in range(len(ids))]
         labels = [Label.KEPT if kind is None else LABELS[kind] for kind in kinds]
-        answer.show(Emit(start, tuple(ids), tuple(labels)), self._now())
+        told = tuple(restored.log_probs.get(start + i) for i in range(len(ids)))
+        answer.show(Emit(start, tuple(ids), tuple(labels), told), self._now())
         shown = tuple(restored.tail.ids[: restored.tail.shown])
         answer.show(Emit(start + len(ids), shown, (Label.PROVISIONAL,) * len(shown)), self._now())
 

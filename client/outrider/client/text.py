@@ -42,6 +42,7 @@ from outrider.client.tail import Tail
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import TokenKind, Turn
+from outrider.shared.sampling import LogProbs
 
 LABELS = {
     TokenKind.ACCEPTED: Label.ACCEPTED,
@@ -65,6 +66,7 @@ class TextMachine:
         self.sequence: TokenSequence = state.sequence
         self.tail: Tail = state.tail
         self.turn: Turn | None = state.turn
+        self.stops = state.stops
         self.finished = state.turn is None or state.end is not None
         self.stop_at: StopAt | None = None
         self.link = LinkState.CONNECTING
@@ -160,7 +162,9 @@ class TextMachine:
             stop_ids=event.stop_ids,
             sampling=event.sampling,
             rule=event.rule,
+            log_probs=event.log_probs,
         )
+        self.stops = event.stops
         self._start_turn(turn, len(adopted))
 
     def adopt(self) -> None:
@@ -177,6 +181,7 @@ class TextMachine:
             stop_ids=old.stop_ids,
             sampling=old.sampling,
             rule=old.rule,
+            log_probs=old.log_probs,
         )
         self._start_turn(turn, shown)
         self.check_end()
@@ -193,7 +198,7 @@ class TextMachine:
         self.displayed = len(self.sequence)
         self.cuts += 1
         self.held = (min(self.held[0], keep), min(self.held[1], keep))
-        self.persist(turn_record(turn))
+        self.persist(turn_record(turn, self.stops))
         self.prime()
 
     def finish(self, reason: str, *, verified: bool, error: OutriderError | None = None) -> None:
@@ -249,7 +254,7 @@ class TextMachine:
 
     # ----------------------------------------------------------------------------------------------------- commits
 
-    def commit(self, ids: Sequence[int], kinds: Sequence[TokenKind]) -> None:
+    def commit(self, ids: Sequence[int], kinds: Sequence[TokenKind], told: tuple[LogProbs, ...] = ()) -> None:
         """The target has decided the tokens that follow the committed text."""
         start = len(self.sequence)
         labels = tuple(LABELS[kind] for kind in kinds)
@@ -259,15 +264,16 @@ class TextMachine:
             if result.cut:
                 self._drafter_back(start + result.kept)
             self._drafter_on(ids[result.kept :])
-        self.persist(commit_record(self.turn_number, start, ids, kinds))
+        self.persist(commit_record(self.turn_number, start, ids, kinds, told))
         if result.shown:
-            self.act(Relabel(start, labels[: result.shown]))
+            self.act(Relabel(start, labels[: result.shown], told[: result.shown]))
         self._revise(start + result.kept, result.revised)
         if result.cut:
             self.stop_at = None  # the stop string was never said
         # Nothing beyond a stop string found earlier is shown, not even for a moment.
         visible = len(ids) if self.stop_at is None else max(self.stop_at.length - start, 0)
-        self._emit(start + result.shown, ids[result.shown : visible], labels[result.shown : visible])
+        fresh = slice(result.shown, visible)
+        self._emit(start + result.shown, ids[fresh], labels[fresh], told[fresh])
         self.check_end()
 
     def tail_on_display(self) -> None:
@@ -282,9 +288,11 @@ class TextMachine:
             self._revise(max(length, self.tail.start), self.tail.cut(length))
             self._drafter_back(length)
 
-    def _emit(self, start: int, ids: Sequence[int], labels: Sequence[Label]) -> None:
+    def _emit(
+        self, start: int, ids: Sequence[int], labels: Sequence[Label], told: tuple[LogProbs, ...] = ()
+    ) -> None:
         if ids:
-            self.act(Emit(start, tuple(ids), tuple(labels)))
+            self.act(Emit(start, tuple(ids), tuple(labels), told))
             self.displayed = start + len(ids)
 
     def _revise(self, start: int, removed: int) -> None:

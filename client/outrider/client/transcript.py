@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outrider.client.events import Label
+from outrider.shared.sampling import LogProbs
+from outrider.shared.stops import cut, settled
 from outrider.shared.textstream import StreamDecoder
 from outrider.shared.tokenizer import Tokenizer
 
@@ -24,6 +26,8 @@ class Piece:
     token_id: int
     label: Label
     text: str
+    log_probs: LogProbs | None = None
+    """How likely the target found it, where that was asked for and the target has decided."""
 
 
 class Transcript:
@@ -51,22 +55,29 @@ class Transcript:
         """How many leading tokens the target has decided."""
         return next((i for i, piece in enumerate(self.pieces) if piece.label in UNVERIFIED), len(self.pieces))
 
-    def emit(self, start: int, ids: Sequence[int], labels: Sequence[Label]) -> list[Piece]:
+    def emit(
+        self,
+        start: int,
+        ids: Sequence[int],
+        labels: Sequence[Label],
+        log_probs: Sequence[LogProbs | None] = (),
+    ) -> list[Piece]:
         """Append tokens; the new pieces."""
         if start != self.end:
             raise ValueError(f"tokens at {start}, but the display ends at {self.end}")
         fresh = []
-        for token_id, label in zip(ids, labels, strict=True):
-            fresh.append(Piece(self.end, token_id, label, self._decoder.push((token_id,))))
+        told = log_probs or (None,) * len(ids)
+        for token_id, label, likely in zip(ids, labels, told, strict=True):
+            fresh.append(Piece(self.end, token_id, label, self._decoder.push((token_id,)), likely))
             self.pieces.append(fresh[-1])
         return fresh
 
-    def relabel(self, start: int, labels: Sequence[Label]) -> None:
+    def relabel(self, start: int, labels: Sequence[Label], log_probs: Sequence[LogProbs | None] = ()) -> None:
         """Give tokens on display new labels."""
-        for offset, label in enumerate(labels, start - self.start):
+        told = log_probs or (None,) * len(labels)
+        for offset, (label, likely) in enumerate(zip(labels, told, strict=True), start - self.start):
             if 0 <= offset < len(self.pieces):
-                old = self.pieces[offset]
-                self.pieces[offset] = replace(old, label=label)
+                self.pieces[offset] = replace(self.pieces[offset], label=label, log_probs=likely)
 
     def revise(self, start: int) -> list[Piece]:
         """Take back everything from ``start`` on; what was taken back."""
@@ -78,11 +89,18 @@ class Transcript:
 
     def settled(self, count: int) -> str:
         """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
-        text = self.text(count)
-        if len(text) < sum(len(piece.text) for piece in self.pieces[:count]):
-            return text  # a stop string has ended it
-        longest = max((_begun(text, stop) for stop in self._stops), default=0)
-        return text[: len(text) - longest]
+        return settled("".join(piece.text for piece in self.pieces[:count]), self._stops)
+
+    def standing(self, count: int) -> int:
+        """How many of the first ``count`` tokens no stop string that has begun can yet reach into."""
+        if not self._stops:
+            return count
+        left = len(self.settled(count))
+        for index, piece in enumerate(self.pieces[:count]):
+            left -= len(piece.text)
+            if left < 0:
+                return index
+        return count
 
     def close(self) -> None:
         """The answer is complete: give out what an unfinished character left, and drop text from a stop string on."""
@@ -98,9 +116,7 @@ class Transcript:
     def text(self, count: int | None = None) -> str:
         """The text of the first ``count`` tokens (all by default), cut before a stop string."""
         pieces = self.pieces if count is None else self.pieces[:count]
-        text = "".join(piece.text for piece in pieces)
-        ends = [at for stop in self._stops if (at := text.find(stop)) >= 0]
-        return text[: min(ends)] if ends else text
+        return cut("".join(piece.text for piece in pieces), self._stops)
 
     def stop_after(self, first: int) -> int | None:
         """Length at which a stop string is complete, looking only at tokens from position ``first`` on."""
@@ -112,8 +128,3 @@ class Transcript:
             if any(stop in text for stop in self._stops):
                 return piece.position + 1
         return None
-
-
-def _begun(text: str, stop: str) -> int:
-    """Length of the longest end of ``text`` with which ``stop`` begins, short of all of it."""
-    return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

@@ -167,7 +167,7 @@ class LiveView:
 
     def _settle(self, transcript: Transcript) -> None:
         """Print whole verified lines above the live region."""
-        pieces = transcript.pieces[self._settled : transcript.verified]
+        pieces = transcript.pieces[self._settled : transcript.standing(transcript.verified)]
         last = max((i for i, piece in enumerate(pieces) if piece.text.endswith("\n")), default=-1)
         if last >= 0:
             text = _styled(pieces[: last + 1])
@@ -178,7 +178,8 @@ class LiveView:
     def _region(self, transcript: Transcript, *, final: bool) -> Text:
         from rich.text import Text
 
-        text = _styled(transcript.pieces[self._settled :])
+        shown = len(transcript.pieces) if final else transcript.standing(len(transcript.pieces))
+        text = _styled(transcript.pieces[self._settled : shown])
         if not final:
             state = STATES[self._state] + (f" · {self._note}" if self._note else "")
             text.append_text(Text(f"\n── {state}", style="dim"))

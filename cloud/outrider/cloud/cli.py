@@ -181,11 +181,43 @@ def generate(
     top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0 is off.")] = 0,
     top_p: Annotated[float, typer.Option(help="Only the likeliest tokens up to this mass; 0 is off.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
+    min_p: Annotated[
+        float, typer.Option(help="Only tokens this many times as likely as the likeliest; 0 is off.")
+    ] = 0.0,
+    repetition_penalty: Annotated[
+        float, typer.Option(help="Divides (multiplies, if negative) logits of tokens in the text; 1 is off.")
+    ] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="Lowers tokens of the answer once, -2 to 2.")] = 0.0,
+    frequency_penalty: Annotated[
+        float, typer.Option(help="Lowers tokens of the answer for each time, -2 to 2.")
+    ] = 0.0,
+    logit_bias: Annotated[
+        list[str] | None, typer.Option(help="ID=VALUE, -100 to 100, added to a token. Repeatable.")
+    ] = None,
+    min_tokens: Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")] = 0,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")
+    ] = None,
+    logprobs: Annotated[
+        bool, typer.Option("--logprobs", help="With --json: how likely each token was, raw and warped.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with ids and text.")] = False,
 ) -> None:
     """Run the target alone: what every other way of running it must equal."""
-    from outrider.shared.sampling import Sampling
+    from outrider.shared.sampling import Sampling, biases
 
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        min_tokens=min_tokens,
+        logit_bias=biases(logit_bias or ()),
+    )
     ids = None if prompt_ids is None else _parse_ids(prompt_ids)
     text = None if ids is not None else _read_prompt(prompt)
     from outrider.cloud.oracle import Question, run_oracle
@@ -196,7 +228,9 @@ def generate(
         system=system,
         raw=raw,
         max_tokens=max_tokens,
-        sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed),
+        sampling=sampling,
+        stops=tuple(word for word in stop or () if word),
+        log_probs=logprobs,
     )
     run_oracle(question, target=target, dtype=dtype, threads=threads, as_json=as_json)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from outrider.cloud.engine import Engine
-from outrider.cloud.generate import generate
+from outrider.cloud.generate import Said, say
 from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
 from outrider.shared.errors import InvalidField
 from outrider.shared.sampling import Sampling
+from outrider.shared.stops import completes, cut, settled
 from outrider.shared.textstream import StreamDecoder
 from outrider.shared.tokenizer import Tokenizer
 
@@ -30,6 +32,10 @@ class Question:
     """Continue ``prompt`` as text, without the chat template."""
     max_tokens: int = 256
     sampling: Sampling = field(default_factory=Sampling)
+    stops: tuple[str, ...] = ()
+    """Stop strings: the text ends before the first of them."""
+    log_probs: bool = False
+    """Say how likely each token was; in the JSON object only."""
 
 
 def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_json: bool) -> None:
@@ -43,17 +49,21 @@ def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_
     prompt = _prompt_ids(question, tokenizer, loaded)
     worker = Worker(Engine(loaded, KV_BYTES))
     limit = min(question.max_tokens, loaded.max_context - len(prompt))
-    ids: list[int] = []
-    decoder = StreamDecoder(tokenizer)
-    for token_id in generate(worker, prompt, question.sampling, limit, stops):
-        ids.append(token_id)
-        if not as_json and token_id not in stops:
-            print(decoder.push([token_id]), end="", flush=True)
+    answer = _Answer(tokenizer, stops, question.stops)
+    printed = 0
+    for said in say(worker, prompt, question.sampling, limit, stops, log_probs=question.log_probs):
+        answer.take(said)
+        if not as_json:
+            text = settled(answer.text, question.stops)
+            print(text[printed:], end="", flush=True)
+            printed = len(text)
+        if answer.finish == "stop":
+            break
+    text = answer.whole()
     if as_json:
-        ended = bool(ids) and ids[-1] in stops
-        print(json.dumps(_answer(prompt, ids, ended, tokenizer), ensure_ascii=False))
+        print(json.dumps({"prompt_ids": list(prompt), **answer.as_json(text)}, ensure_ascii=False))
     else:
-        print(decoder.finish())
+        print(text[printed:])
 
 
 def end_ids(target: Target, tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -61,14 +71,43 @@ def end_ids(target: Target, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(sorted({*target.stop_ids, *tokenizer.stop_ids}))
 
 
-def _answer(prompt: tuple[int, ...], ids: list[int], ended: bool, tokenizer: Tokenizer) -> dict[str, object]:
-    text = tokenizer.decode(ids[:-1] if ended else ids)
-    return {
-        "prompt_ids": list(prompt),
-        "ids": ids,
-        "text": text,
-        "finish": "stop_id" if ended else "length",
-    }
+class _Answer:
+    """What the target has said so far."""
+
+    def __init__(self, tokenizer: Tokenizer, stop_ids: Collection[int], stops: tuple[str, ...]) -> None:
+        self._decoder = StreamDecoder(tokenizer)
+        self._stop_ids = stop_ids
+        self._stops = stops
+        self.said: list[Said] = []
+        self.text = ""
+        """Without what an unfinished character leaves."""
+        self.finish = "length"
+
+    def take(self, said: Said) -> None:
+        """One more token."""
+        self.said.append(said)
+        if said.token_id in self._stop_ids:
+            self.finish = "stop_id"
+            return
+        piece = self._decoder.push([said.token_id])
+        if completes(self.text, piece, self._stops):
+            self.finish = "stop"
+        self.text += piece
+
+    def whole(self) -> str:
+        """The text, complete."""
+        return cut(self.text + self._decoder.finish(), self._stops)
+
+    def as_json(self, text: str) -> dict[str, object]:
+        """Ids, text, how it ended, and log-probabilities where they were asked for."""
+        told = [said.log_probs for said in self.said if said.log_probs is not None]
+        likely = {"raw": [one.raw for one in told], "warped": [one.warped for one in told]}
+        return {
+            "ids": [said.token_id for said in self.said],
+            "text": text,
+            "finish": self.finish,
+            **({"log_probs": likely} if told else {}),
+        }
 
 
 def _prompt_ids(question: Question, tokenizer: Tokenizer, target: Target) -> tuple[int, ...]:

@@ -135,6 +135,18 @@ def _biases(given: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]
     return biases
 
 
+def biases(words: Sequence[str]) -> tuple[tuple[int, float], ...]:
+    """Biases as a command line says them, each "ID=VALUE". Raises InvalidField ("sampling.logit_bias")."""
+    pairs = []
+    for word in words:
+        token_id, equals, shift = word.partition("=")
+        try:
+            pairs.append((int(token_id), float(shift if equals else "")))
+        except ValueError:
+            raise InvalidField("sampling.logit_bias", f"expected ID=VALUE, got {word!r}") from None
+    return tuple(pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A chosen token and how far the choice was from falling otherwise."""
