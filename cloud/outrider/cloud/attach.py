@@ -54,8 +54,7 @@ def check_open(
     granted = grant(frame, offered)
     check_turn(frame.turn, "open.turn", rules, longest, granted)
     rule = rules.named(frame.turn.rule.name)
-    if Feature.RUN_AHEAD in granted:
-        check_window(frame.window, "open.window", rule)
+    check_window(frame.window, "open.window", rule)
     if frame.draft is not None:
         check_draft(rule, frame.draft.draft)
     if frame.have.length > longest:
@@ -125,8 +124,10 @@ def complete(frame: Open, known: Sequence[int], pieces: Sequence[int]) -> tuple[
 
 
 def grant(frame: Open, offered: Collection[Feature]) -> frozenset[Feature]:
-    """The features both sides want."""
-    return frozenset(frame.features) & frozenset(offered)
+    """The features both sides want; those that DRAFT_LAWS excludes give way to it."""
+    both = frozenset(frame.features) & frozenset(offered)
+    excluded = {Feature.RUN_AHEAD, Feature.PIPELINE} if Feature.DRAFT_LAWS in both else set()
+    return both - excluded
 
 
 def _holds(session: Session, frame: Open) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.codec import pack_ids, pack_parents
-from outrider.shared.draft import Draft
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.frames import Anchor, DraftFrame, RoundOutcome, Verdict
 
 REMEMBERED = 8
@@ -71,8 +71,9 @@ class Rounds:
 
 
 def digest(frame: DraftFrame) -> bytes:
-    """What makes two drafts the same: turn, base, ids and parents; never the bytes that carried them."""
+    """What makes two drafts the same: turn, base, tokens, their kind and laws; never the bytes that carried them."""
     base = frame.base or frame.window.seen
+    laws = [number for law in frame.draft.laws for number in (law.bits, len(law.ids), *law.ids, *law.counts)]
     parts = (
         frame.turn.to_bytes(4, "little"),
         base.length.to_bytes(4, "little"),
@@ -80,6 +81,8 @@ def digest(frame: DraftFrame) -> bytes:
         len(frame.draft.ids).to_bytes(4, "little"),
         pack_ids(frame.draft.ids),
         pack_parents(frame.draft.parents),
+        bytes((frame.draft.kind,)),
+        pack_ids(laws),
     )
     return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
 
@@ -94,8 +97,14 @@ class Fitted:
 
 
 def fit(draft: Draft, base: Anchor, log: TokenSequence) -> Fitted | None:
-    """The part of ``draft`` below what was committed since ``base``; None when the log went another way."""
+    """The part of ``draft`` below what was committed since ``base``; None when the log went another way.
+
+    A drawn draft must begin where the log ends. What was committed meanwhile may come from a verdict on this very
+    draft, and the rest of it would then no longer be a draw that knows nothing of the coins.
+    """
     if not log.contains(base):
+        return None
+    if draft.kind is not DraftKind.CHOSEN and base.length < len(log):
         return None
     node = 0  # as in parents: 0 = the base, k = node k-1
     for token_id in log.ids[base.length :]:
@@ -107,18 +116,21 @@ def fit(draft: Draft, base: Anchor, log: TokenSequence) -> Fitted | None:
 
 
 def bound(draft: Draft, depth: int, stop_ids: Collection[int]) -> Draft:
-    """``draft`` without nodes deeper than ``depth`` tokens and without what follows a stop id."""
+    """``draft`` without nodes deeper than ``depth`` tokens and without what follows a stop id.
+
+    Either way a row keeps all its children or none, so a drawn draft stays one.
+    """
     if draft.is_chain:
         ids = draft.ids[: max(depth, 0)]
         end = next((i + 1 for i, token_id in enumerate(ids) if token_id in stop_ids), len(ids))
-        return Draft.chain(ids[:end])
+        return draft.only(range(end))
     depths = draft.depths
-    kept: dict[int, int] = {0: 0}
+    kept = {0}
     for index, parent in enumerate(draft.parents):
         closed = parent and draft.ids[parent - 1] in stop_ids
         if parent in kept and depths[index] <= depth and not closed:
-            kept[index + 1] = len(kept)
-    return _pick(draft, kept)
+            kept.add(index + 1)
+    return draft.only([row - 1 for row in sorted(kept) if row])
 
 
 def path_ids(draft: Draft, accepted: Sequence[int]) -> tuple[int, ...] | None:
@@ -148,17 +160,8 @@ def _child(draft: Draft, node: int, token_id: int) -> int | None:
 def _below(draft: Draft, node: int) -> Draft:
     if node == 0:
         return draft
-    if draft.is_chain:
-        return Draft.chain(draft.ids[node:])
-    kept = {node: 0}
+    kept = {node}
     for index in range(node, len(draft.ids)):
         if draft.parents[index] in kept:
-            kept[index + 1] = len(kept)
-    return _pick(draft, kept)
-
-
-def _pick(draft: Draft, kept: dict[int, int]) -> Draft:
-    """The nodes in ``kept`` (old number to new, 0 or the new base included) as a draft of their own."""
-    nodes = [number for number, new in kept.items() if new]
-    ids = tuple(draft.ids[number - 1] for number in nodes)
-    return Draft(ids, tuple(kept[draft.parents[number - 1]] for number in nodes))
+            kept.add(index + 1)
+    return draft.only([row - 1 for row in sorted(kept) if row != node], root=node)

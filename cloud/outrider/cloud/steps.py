@@ -155,7 +155,7 @@ class StepTable(TableState):
         room = min(self._end_length(session), self.longest) - session.length - 1
         draft = bound(fitted.draft, room, self.stop_ids(session))
         if draft.is_chain:
-            draft = Draft.chain(draft.ids[: head.window])
+            draft = draft.only(range(min(len(draft), head.window)))
         return self._verify_job(session, start, pending, draft, head, fitted)
 
     def _verify_job(
@@ -181,6 +181,7 @@ class StepTable(TableState):
             session.final,
             history=text,
             log_probs=turn.log_probs,
+            coin_key=self.coin_key(session, turn),
         )
         return Job(session, session.generation, work, head, session.stream, fitted, self.now)
 
@@ -276,6 +277,10 @@ class StepTable(TableState):
         if job.fitted is None:
             return Gain((*path, next_id), (*kinds, TokenKind.RUN_AHEAD), 0, None)
         kind, rest = _continue(job.fitted.draft, path, next_id)
+        if (
+            outcome.kinds and job.fitted.draft.has_twins
+        ):  # ids do not tell which of them was kept; the rule does
+            kind, rest = outcome.kinds[-1], None
         if outcome.kinds[-1:] == (TokenKind.RECOVERED,):  # it may be a refused token all the same, drawn anew
             kind, rest = TokenKind.RECOVERED, None
         accepted = len(path) + (kind is TokenKind.ACCEPTED)
@@ -372,8 +377,9 @@ def _continue(draft: Draft, path: tuple[int, ...], next_id: int) -> tuple[TokenK
         return TokenKind.BONUS, None
     if all(draft.ids[index] != next_id for index in children):
         return TokenKind.RECOVERED, None
-    rest = Draft.chain(draft.ids[node + 1 :]) if draft.is_chain and node + 1 < len(draft.ids) else None
-    return TokenKind.ACCEPTED, rest
+    if not draft.is_chain or node + 1 >= len(draft):
+        return TokenKind.ACCEPTED, None
+    return TokenKind.ACCEPTED, draft.only(range(node + 1, len(draft)), root=node + 1)
 
 
 def _child(draft: Draft, node: int, token_id: int) -> int:

@@ -366,8 +366,7 @@ class SessionTable(UpkeepTable):
         if turn is None:
             return
         rule = self.served.rules.named(turn.rule.name)
-        if Feature.RUN_AHEAD in stream.granted:
-            check_window(window, path, rule)
+        check_window(window, path, rule)
         if draft is not None:
             check_draft(rule, draft)
 

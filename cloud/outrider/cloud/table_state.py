@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from secrets import token_bytes
 
 from outrider.cloud.events import Count, EndStream, EvictKv, Priority, SendFrame, TableAction, TruncateKv
 from outrider.cloud.rounds import Rounds
 from outrider.cloud.rows_schedule import RowsSchedule
 from outrider.cloud.rules import EXACT, Rulebook
 from outrider.cloud.session_log import Session
+from outrider.shared.coins import turn_key
 from outrider.shared.errors import OutriderError, to_failure
 from outrider.shared.frames import (
     CostCurve,
@@ -24,6 +26,7 @@ from outrider.shared.frames import (
     Pong,
     Progress,
     RowPlane,
+    Turn,
 )
 
 EARLY = float("inf")
@@ -95,6 +98,8 @@ class Served:
     final_bytes_per_token: int = 0
     """On top of it, in sessions that keep final hidden states."""
     kv_budget_bytes: int = 2**30
+    coin_secret: bytes = field(default_factory=lambda: token_bytes(32), repr=False)
+    """What every coin of every rule comes from; replicas that are to give the same verdicts have the same."""
 
     def source_of(self, bundle: bytes) -> RowSource | None:
         """The drafter behind a bundle, if its rows are made here."""
@@ -165,6 +170,11 @@ class TableState:
         """Whether the session's present stream may use a feature."""
         stream = self.stream_of(session)
         return stream is not None and feature in stream.granted
+
+    def coin_key(self, session: Session, turn: Turn) -> bytes:
+        """The key of a turn's coins: nobody's but this verifier's, and the same whenever it is asked for again."""
+        whose = session.principal.encode() + b"\0" + session.session_id
+        return turn_key(self.served.coin_secret, whose, turn.turn)
 
     # ------------------------------------------------------------------------------------------------ actions
 

@@ -15,6 +15,7 @@ from outrider.cloud.engine import Engine, Request, Rows
 from outrider.cloud.events import Outcome, Prefill, Prefilled, Verified, Verify, Work, WorkFailed
 from outrider.cloud.kv import KvFull
 from outrider.cloud.rules import KNOWN, NOTHING, Nodes, Rule, Rulebook, read_parameters
+from outrider.shared.coins import Coins
 from outrider.shared.errors import InvalidField, OutriderError
 from outrider.shared.sampling import NEAR_TIE
 
@@ -192,6 +193,7 @@ class Worker:
             exact=rows.exact,
             near_tie_bound=self.near_tie_bound,
             states=None if rows.hidden is None else rows.hidden.float().numpy(),
+            coins=Coins(work.coin_key) if work.coin_key else None,
             history=work.history,
             wants_log_probs=work.log_probs,
         )

@@ -78,6 +78,11 @@ class Draft:
         """Whether any row has more than one child."""
         return len(set(self.parents)) < len(self.parents)
 
+    @property
+    def has_twins(self) -> bool:
+        """Whether two siblings have the same id, as independent draws may: a path is not determined by its ids."""
+        return len(set(zip(self.parents, self.ids, strict=True))) < len(self.ids)
+
     def law_of(self, row: int) -> SparseLaw:
         """The law the children of ``row`` were drawn from; ValueError if it has none or none was told."""
         rows = self.inner_rows
@@ -141,8 +146,7 @@ class Draft:
             raise InvalidField(
                 "draft.parents", f"{max(self.depths)} tokens deep, at most {max_depth} are taken"
             )
-        twins = len(set(zip(self.parents, self.ids, strict=True))) < len(self.ids)
-        if twins and self.kind is not DraftKind.SAMPLED:
+        if self.has_twins and self.kind is not DraftKind.SAMPLED:
             raise InvalidField("draft.ids", "two siblings have the same id")
 
     def check_laws(self, vocabulary: int | None = None) -> None:
