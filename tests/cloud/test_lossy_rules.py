@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from outrider.cloud.rules import KNOWN, RULES, Audit, Decision, Nodes, find_rule, read_parameters
+from outrider.cloud.rules import KNOWN, NOTHING, RULES, Audit, Decision, Nodes, find_rule, read_parameters
 from outrider.cloud.rules.audit import account, lossless
 from outrider.cloud.rules.residual import Law, left_over
 from outrider.cloud.rules.typical import threshold
@@ -22,6 +23,7 @@ from tests.cloud.enumeration import (
     G2,
     START,
     BranchingCoins,
+    Model,
     Play,
     always,
     outcomes,
@@ -32,11 +34,19 @@ ROUNDING = 1e-12
 SAMPLED = DraftKind.SAMPLED
 
 
-def play(name: str, pair: tuple[object, object] = G2, widths: tuple[int, ...] = (1,), **given: float) -> Play:
-    """A rule on a pair of models, with its defaults but for ``given``."""
-    target, drafted = pair
+Pair = tuple[Model, Model]
+
+
+def play(
+    name: str,
+    pair: Pair = G2,
+    widths: tuple[int, ...] = (1,),
+    given: Mapping[str, float] = NOTHING,
+    **more: float,
+) -> Play:
+    """A rule on a target and a drafter, with its defaults but for what is ``given`` or named."""
     rule = RULES[name]
-    return Play(target, drafted, rule, widths, given=read_parameters(rule, given))  # type: ignore[arg-type]
+    return Play(*pair, rule, widths, given=read_parameters(rule, {**given, **more}))
 
 
 def verdicts(case: Play) -> dict[Decision, float]:
@@ -58,7 +68,7 @@ def measured(case: Play) -> tuple[float, float]:
     return 1 - case.accepted(), case.bias(tokens=1)
 
 
-def pairs(count: int, vocabulary: int = 4) -> list[tuple[object, object]]:
+def pairs(count: int, vocabulary: int = 4) -> list[Pair]:
     """Random pairs of laws, a third of the entries 0 in every other one."""
     return [
         (random_model(2 * seed, vocabulary, 1, zeros), random_model(2 * seed + 1, vocabulary, 1, zeros))
@@ -91,7 +101,7 @@ def test_over_acceptance_on_the_golden_pair(epsilon: float, rejection: float, op
         assert audit.positions == 1
 
 
-STATED = [
+STATED: list[tuple[str, dict[str, float], float, float]] = [
     ("overaccept", {"epsilon": 0.1}, 0.30, 0.20),
     ("overaccept-uno", {"epsilon": 0.1}, 0.30, 0.29),
     ("lenience", {"lenience": 0.5}, 0.35, 0.15),
@@ -113,7 +123,7 @@ def test_every_lossy_rule_is_caught_by_the_losslessness_check(
 ) -> None:
     """The check that lossless rules pass to 1e-12 finds each of these off by the total variation that is stated."""
     assert RULES[name].lossy
-    case = play(name, **given)
+    case = play(name, given=given)
     assert measured(case) == pytest.approx((rejection, loss), abs=ROUNDING)
     assert case.but(widths=(1, 1)).bias(tokens=2) >= loss - ROUNDING
 
@@ -182,7 +192,7 @@ def test_at_epsilon_zero_only_the_best_replacement_is_lossless() -> None:
 def test_rules_that_let_nothing_more_through_are_lossless(name: str, exact: dict[str, float]) -> None:
     """Each at the setting that adds nothing; a threshold above every probability adds nothing either."""
     for target, drafted in pairs(3, 3):
-        assert play(name, (target, drafted), **exact).bias() < ROUNDING
+        assert play(name, (target, drafted), given=exact).bias() < ROUNDING
 
 
 @pytest.mark.parametrize("name", ["overaccept", "lenience", "top-m", "relative-margin"])

@@ -195,6 +195,11 @@ def judging(good: tuple[int, ...], **given: float) -> Any:
     return verdict
 
 
+def verdicts(case: Play) -> dict[Decision, float]:
+    """Every verdict on the first round with its probability."""
+    return outcomes(lambda branches: case.judge(case.draft(branches, ()), (), BranchingCoins(branches)))
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_with_laws_it_lies_on_the_line_and_its_audit_is_right_on_average(seed: int) -> None:
     """Rejection + loss = TV, counted; the audit's means are what is counted, its tv exact at every position."""
@@ -203,9 +208,7 @@ def test_with_laws_it_lies_on_the_line_and_its_audit_is_right_on_average(seed: i
         case = Play(*pair, judging(good))
         tv = float(np.sum(np.abs(case.target(()) - case.drafted(())))) / 2
         mean = np.zeros(3)
-        for decision, weight in outcomes(
-            lambda branches, case=case: case.judge(case.draft(branches, ()), (), BranchingCoins(branches))
-        ).items():
+        for decision, weight in verdicts(case).items():
             audit = decision.audit or Audit()
             assert audit.tv == pytest.approx(tv)
             mean += weight * np.array([audit.rejection, audit.loss, audit.gap])
