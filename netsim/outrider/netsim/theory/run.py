@@ -69,7 +69,7 @@ def compute(settings: Settings, *, pair: Path | None = None, say: Say = quiet) -
 
 def check(law: str, value: float, limit: float) -> Check:
     """A law that holds if value ≤ limit (never with NaN)."""
-    return Check(law, value, limit, bool(value <= limit))
+    return Check(law, value + 0.0, limit, bool(value <= limit))  # + 0.0: no minus in front of a zero
 
 
 def exact_checks(
