@@ -81,6 +81,13 @@ def serve(
     threads: Threads = 0,
     drafter: DrafterWeights = None,
     bundle: Bundle = None,
+    rules: Annotated[
+        str,
+        typer.Option(help="Rules that clients may ask for, separated by commas: names, lossless, or all."),
+    ] = "lossless",
+    judge: Annotated[
+        Path | None, typer.Option(help="File of a judge's head; the rule judge is then served as well.")
+    ] = None,
     kv_budget_mib: Annotated[int, typer.Option(help="Memory for all sessions' KV, MiB.")] = 2048,
     max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 64,
     max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0: the target's.")] = 0,
@@ -116,6 +123,8 @@ def serve(
         threads=threads,
         drafters=_drafter_folders(drafter),
         bundle=bundle,
+        rules=tuple(word.strip() for word in rules.split(",") if word.strip()),
+        judge=judge,
         kv_budget_mib=kv_budget_mib,
         max_sessions=max_sessions,
         max_context=max_context,
