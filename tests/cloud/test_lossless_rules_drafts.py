@@ -180,6 +180,17 @@ def test_a_draw_has_its_law_and_never_an_impossible_id() -> None:
     }
 
 
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_the_smallest_coin_does_not_accept_the_impossible(name: str) -> None:
+    """Coins of 0 throughout: a drafted token that the warped target gives no mass is refused all the same."""
+    draft = drawn(SAMPLED, (1, 0), (0, 1))
+    nodes = nodes_of(draft)
+    nodes.sampling, nodes.logits = Sampling(), np.asarray([[9.0, 0, 0, 0]] * 3, np.float32)
+    nodes.coins = lambda *address: 0.0
+    decision = RULES[name](nodes)
+    assert (decision.path, decision.next_id, decision.kinds) == ((), 0, (TokenKind.RECOVERED,))
+
+
 def test_parameters_are_read_by_name_and_range() -> None:
     """Defaults fill in; an unknown name and a value out of range are refused as rule.parameters."""
 

@@ -14,13 +14,15 @@ from outrider.cloud.kv import STEP
 from outrider.cloud.selfcheck import open_engine, probe_ids
 from outrider.cloud.target import load_target
 from outrider.cloud.worker import MAX_LINE, Worker
-from outrider.shared.draft import Draft
-from outrider.shared.frames import Rule
+from outrider.shared.draft import Draft, DraftKind
+from outrider.shared.frames import Rule, TokenKind
+from outrider.shared.laws import SparseLaw
 from outrider.shared.sampling import Sampling
 from tests.tiny import VOCABULARY, make_target
 
 GREEDY, COUPLED = Rule("greedy"), Rule("coupled")
 NOTHING = Draft.chain(())
+A, R, B = TokenKind.ACCEPTED, TokenKind.RECOVERED, TokenKind.BONUS
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +73,9 @@ def test_mixed_work_is_one_pass_with_everybodys_own_result(worker: Worker) -> No
     assert worker.engine.passes == before + 1
     assert outcomes == (
         Prefilled(0),
-        Verified(1, (), truth[1][0]),
-        Verified(2, (0, 1, 2), truth[2][3]),
-        Verified(3, (0,), truth[3][1]),
+        Verified(1, (), truth[1][0], kinds=(B,)),
+        Verified(2, (0, 1, 2), truth[2][3], kinds=(A, A, A, B)),
+        Verified(3, (0,), truth[3][1], kinds=(A, R)),
     )
     assert [worker.engine.length(key) for key in range(4)] == [9, 10, 14, 13]
     assert step(worker, 3, 13, (truth[3][1],)).next_id == truth[3][2]
@@ -110,7 +112,7 @@ def test_bad_work_fails_alone(worker: Worker, bad: Verify | Prefill) -> None:
     expected = text_of(worker, prompt, 1)
     failed, good = worker.run((bad, Verify(1, 0, prompt, NOTHING, Sampling(), GREEDY)))
     assert isinstance(failed, WorkFailed) and failed.key == 9 and failed.why and not failed.no_room
-    assert good == Verified(1, (), expected[0])
+    assert good == Verified(1, (), expected[0], kinds=(B,))
     assert worker.engine.length(9) == 0
 
 
@@ -154,7 +156,8 @@ def test_a_session_that_breaks_the_pass_breaks_only_itself(folder: Path, breaks:
     engine.poison, engine.breaks = 1, breaks
     works = [Verify(key, 0, prompt, NOTHING, Sampling(), GREEDY) for key, prompt in prompts.items()]
     first, failed, third = worker.run(works)
-    assert first == Verified(0, (), expected[0][0]) and third == Verified(2, (), expected[2][0])
+    assert first == Verified(0, (), expected[0][0], kinds=(B,))
+    assert third == Verified(2, (), expected[2][0], kinds=(B,))
     assert isinstance(failed, WorkFailed) and engine.length(1) == 0
     assert step(worker, 0, 12, expected[0][:1]).next_id == expected[0][1]
 
@@ -181,3 +184,25 @@ def test_coupled_verdicts_do_not_depend_on_the_company(worker: Worker) -> None:
         worker.evict(1)
         texts.append(text)
     assert texts[0] == texts[1]
+
+
+def test_rules_that_compare_laws_get_laws_and_coins(worker: Worker) -> None:
+    """The same key gives the same verdict and audit; without a key, or with chosen tokens, the work fails alone."""
+    prompt, law = probe_ids(VOCABULARY, 9, 1), SparseLaw(2, (1, 2, 3, 4), (1, 1, 1, 1))
+    drawn = Draft.chain((2, 4), DraftKind.SAMPLED, (law, law))
+
+    def judged(draft: Draft, key: bytes) -> object:
+        (outcome,) = worker.run((Verify(5, 0, prompt, draft, Sampling(1.0), Rule("residual"), coin_key=key),))
+        worker.evict(5)
+        return outcome
+
+    verdicts = [judged(drawn, bytes((key,))) for key in (0, 0, 1, 2, 3, 4)]
+    assert verdicts[0] == verdicts[1] and len(set(verdicts)) > 1
+    for verdict in verdicts:
+        assert isinstance(verdict, Verified) and verdict.audit is not None
+        assert verdict.audit.positions == min(len(verdict.accepted) + 1, 2) and verdict.audit.gap == 0
+    lost = judged(drawn, b"")
+    assert isinstance(lost, WorkFailed) and lost.refused is None and "coins" in lost.why
+    refused = judged(Draft.chain((2, 4)), b"k")
+    assert isinstance(refused, WorkFailed) and refused.refused is not None
+    assert refused.refused.field == "draft.kind"
