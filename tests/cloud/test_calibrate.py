@@ -183,10 +183,9 @@ class Copycat(torch.nn.Module):
 
     def forward(self, texts: list[Text], frozen: FrozenTarget) -> DrafterOutput:
         """The target's states."""
-        text = texts[0]
-        assert text.final is not None
-        depths = torch.arange(text.first_query, len(text.ids)) - text.rows
-        return DrafterOutput(text.final[text.first_query :], valid=depths < self.heads)
+        finals = [text.final[text.first_query :] for text in texts if text.final is not None]
+        depths = [torch.arange(text.first_query, len(text.ids)) - text.rows for text in texts]
+        return DrafterOutput(torch.cat(finals), valid=torch.cat(depths) < self.heads)
 
 
 def test_a_perfect_drafter_is_trusted_by_its_law_when_sampling(tmp_path: Path) -> None:

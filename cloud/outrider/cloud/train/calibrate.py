@@ -11,14 +11,14 @@ the same noise, as on a device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from outrider.cloud.kinds.base import FrozenTarget, TrainableDrafter
+from outrider.cloud.kinds.base import FrozenTarget, Text, TrainableDrafter
 from outrider.cloud.kinds.settings import DrafterSettings
 from outrider.cloud.train.blocks import regular_text
 from outrider.cloud.train.corpus import Example
@@ -42,6 +42,8 @@ MOST_TEXTS = 32
 SMOOTHING = 30
 """Positions that the mean over all depths weighs as much as, in each depth's share."""
 
+_TOGETHER = 8
+"""Texts that run in one pass: a kind that feeds on its own features makes a pass a depth."""
 _DEPTH = 6
 """Depths that kappa is fitted on: those most drafts have."""
 _BINS = 10
@@ -134,9 +136,16 @@ def calibrate(
     if positions < LEAST_POSITIONS:
         return Calibration(positions)
     greedy, sampled = _Evidence([], []), _Evidence([], [])
-    for number, row in enumerate(rows):
-        text = _HeldOut(drafter, frozen, head, cache, examples[row], row)
-        text.add_to(greedy, sampled, number)
+    for start in range(0, len(rows), _TOGETHER):
+        group = enumerate(rows[start : start + _TOGETHER], start)
+        texts = [_HeldOut(drafter, head, cache, examples[row], row, number) for number, row in group]
+        for offset in range(MAX_DEPTH):
+            for text, logits, valid in _passes(drafter, frozen, texts, offset):
+                text.take(offset, logits, valid)
+        for text in texts:
+            for evidence, table, children in zip((greedy, sampled), text.tables, text.children, strict=True):
+                evidence.tables.append(table)
+                evidence.children.append(children)
     return Calibration(positions, greedy.fit(), sampled.fit())
 
 
@@ -160,15 +169,14 @@ class _HeldOut:
     def __init__(
         self,
         drafter: TrainableDrafter,
-        frozen: FrozenTarget,
         head: Tensor,
         cache: States,
         example: Example,
         row: int,
+        number: int,
     ) -> None:
-        self._drafter, self._frozen = drafter, frozen
         self._vocabulary = torch.tensor(drafter.settings.draft_vocabulary)
-        self._states = cache.get(row)
+        self._states, self._number = cache.get(row), number
         self._ids = torch.from_numpy(example.ids).long()
         self._prompt = len(example.prompt_ids)
         places = range(self._prompt + 1, len(self._ids))
@@ -178,35 +186,46 @@ class _HeldOut:
         self._noise = full[:, self._vocabulary]
         laws = self._states.final[self._prompt : -1].float() @ head.float().T
         self._greedy, self._sampled = self._ids[self._prompt + 1 :], (laws + full).argmax(-1)
+        self.tables = [torch.full((len(self._greedy), MAX_DEPTH), MISSED) for _ in range(2)]
+        """Ranks by begin of the draft and depth, greedy and sampled."""
+        self.children: list[Children] = []
+        """Of one cut, which turns with ``number``; greedy and sampled."""
 
-    def add_to(self, greedy: _Evidence, sampled: _Evidence, number: int) -> None:
-        """Ranks for a draft from every position; children for one cut, which turns with ``number``."""
-        tables = [torch.full((len(self._greedy), MAX_DEPTH), MISSED) for _ in range(2)]
-        for offset in range(MAX_DEPTH):
-            logits, valid, begins, depths = self._pass(offset)
-            # The short first block of offsets above 0 repeats what offset 0 measured.
-            keep = begins % MAX_DEPTH == offset
-            pairs = ((logits, self._greedy, greedy), (logits + self._noise, self._sampled, sampled))
-            for table, (scores, truth, evidence) in zip(tables, pairs, strict=True):
-                ranks = true_ranks(scores, truth, self._vocabulary)
-                ranks[~valid] = SILENT
-                table[begins[keep], depths[keep]] = ranks[keep]
-                if offset == number % MAX_DEPTH:
-                    shallow = valid & (depths < _DEPTH)
-                    evidence.children.append(observe(scores[shallow], truth[shallow], self._vocabulary))
-        greedy.tables.append(tables[0])
-        sampled.tables.append(tables[1])
-
-    def _pass(self, offset: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits [n, V_d], whether there are any, begin of the block and depth in it, by answer position."""
+    def cut(self, offset: int) -> Text:
+        """The text in blocks that begin at this offset."""
         text = regular_text(self._ids, self._states.kv, self._prompt, MAX_DEPTH, offset)
-        text = replace(text, final=self._states.final)
+        return replace(text, final=self._states.final)
+
+    def take(self, offset: int, logits: Tensor, valid: Tensor) -> None:
+        """Ranks from logits [n, V_d] of this cut; children where it is this text's turn."""
+        begins = self.cut(offset).rows[:-1] - self._prompt
+        depths = torch.arange(len(begins)) - begins
+        # The short first block of offsets above 0 repeats what offset 0 measured.
+        keep = begins % MAX_DEPTH == offset
+        pairs = ((logits, self._greedy), (logits + self._noise, self._sampled))
+        for table, (scores, truth) in zip(self.tables, pairs, strict=True):
+            ranks = true_ranks(scores, truth, self._vocabulary)
+            ranks[~valid] = SILENT
+            table[begins[keep], depths[keep]] = ranks[keep]
+            if offset == self._number % MAX_DEPTH:
+                shallow = valid & (depths < _DEPTH)
+                self.children.append(observe(scores[shallow], truth[shallow], self._vocabulary))
+
+
+def _passes(
+    drafter: TrainableDrafter, frozen: FrozenTarget, texts: Sequence[_HeldOut], offset: int
+) -> Iterator[tuple[_HeldOut, Tensor, Tensor]]:
+    """Each text with logits [n, V_d] at its answer positions but the last, and whether there are any."""
+    cuts = [text.cut(offset) for text in texts]
+    lengths = [cut.num_queries for cut in cuts]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = drafter(cuts, frozen)
+        finals = out.final.split(lengths)
+    valids = [None] * len(texts) if out.valid is None else out.valid.split(lengths)
+    for text, final, valid in zip(texts, finals, valids, strict=True):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = self._drafter([text], self._frozen)
-            logits = self._frozen.head(out.final[:-1]).float()
-        begins = text.rows[:-1] - self._prompt
-        valid = torch.ones(len(begins), dtype=torch.bool) if out.valid is None else out.valid[:-1]
-        return logits, valid, begins, torch.arange(len(begins)) - begins
+            logits = frozen.head(final[:-1]).float()
+        yield text, logits, torch.ones(len(logits), dtype=torch.bool) if valid is None else valid[:-1]
 
 
 def true_ranks(scores: Tensor, truth: Tensor, vocabulary: Tensor) -> Tensor:
