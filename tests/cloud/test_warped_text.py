@@ -23,8 +23,10 @@ from tests.tiny import END_ID, VOCABULARY, make_target
 
 PROMPT = probe_ids(VOCABULARY, 11)
 NEW = 16
+BASE: dict[str, Any] = {"logit_bias": ((5, 4.0), (9, 3.5))}
+"""Two ids that come often, so that there is something to penalise."""
 EACH: dict[str, dict[str, Any]] = {
-    "bias": {"logit_bias": ((5, 3.0), (9, -4.0))},
+    "bias": {"logit_bias": ((5, 4.0), (9, 3.5), (12, 5.0))},
     "repetition": {"repetition_penalty": 1.5},
     "presence": {"presence_penalty": 1.5},
     "frequency": {"frequency_penalty": 1.2},
@@ -32,8 +34,9 @@ EACH: dict[str, dict[str, Any]] = {
     "min_p": {"min_p": 0.2},
 }
 ALL = {name: value for dials in EACH.values() for name, value in dials.items()}
-GREEDY = [Sampling(**dials) for dials in EACH.values()] + [Sampling(**ALL)]
-WARM = [Sampling(0.9, seed=4, **dials) for dials in EACH.values()] + [Sampling(0.9, 40, 0.95, 7, **ALL)]
+GREEDY = [Sampling(**{**BASE, **dials}) for dials in EACH.values()] + [Sampling(**ALL)]
+WARM = [Sampling(0.9, seed=4, **{**BASE, **dials}) for dials in EACH.values()]
+WARM += [Sampling(0.9, 40, 0.95, 7, **ALL)]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def test_a_hostile_drafter_gives_it_too(worker: Worker) -> None:
 
 def test_each_warp_changes_the_text(worker: Worker) -> None:
     """None of the settings tried above is without effect on this target, greedy or sampled."""
-    for plain, warped in ((Sampling(), GREEDY), (Sampling(0.9, seed=4), WARM)):
+    for plain, warped in ((Sampling(**BASE), GREEDY), (Sampling(0.9, seed=4, **BASE), WARM)):
         usual = list(generate(worker, PROMPT, plain, NEW))
         for name, sampling in zip(EACH, warped, strict=False):
             if name == "min_p" and sampling.greedy:

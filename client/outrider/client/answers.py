@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass
 
 from outrider.client.events import Emit, Finish, LinkState, MachineAction, Relabel, Report, Revise
@@ -111,6 +111,16 @@ class Answer:
             label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
         }
         self.queue.put_nowait(Finished(action.reason, action.verified, action.error, stats))
+
+    def earlier(self, end: Finish, sequence: Sized) -> int | None:
+        """Where a stop string ends the sequence, if the commit that completed it has ended the turn further on.
+
+        Without it the ids of an answer would depend on how many of them came at once.
+        """
+        stop = self.new_stop() if end.verified else None
+        if stop is None or stop > len(sequence) or (stop == len(sequence) and end.reason == "stop"):
+            return None
+        return stop
 
     def new_stop(self) -> int | None:
         """Length at which a stop string is complete, told once until the text is revised.

@@ -63,6 +63,8 @@ class StopAt:
 
     length: int
     reason: str
+    amends: bool = False
+    """The turn has just ended, in the same commit, at or beyond this length: it ends here instead."""
 
 
 @dataclass(frozen=True, slots=True)

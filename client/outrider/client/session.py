@@ -319,6 +319,8 @@ class Session:
                 self._persist(action)
             case Fetch():
                 self._spawn(self._fetch(action.sha256))
+            case Finish() if self._answer and (stop := self._answer.earlier(action, self.machine.sequence)):
+                self._events.append(StopAt(stop, "stop", amends=True))
             case _ if self._answer is not None:
                 self._answer.take(action, self._now())
             case _:

@@ -229,8 +229,9 @@ class TextMachine:
         On committed text the turn is over. On provisional text a stop string only pauses drafting until the target has
         decided; any other reason ends the turn with what is on display.
         """
-        if self.finished:
+        if self.finished and not event.amends:
             return
+        self.finished = False
         if event.length <= len(self.sequence):
             self._cut_at(event)
         elif event.reason == "stop":
