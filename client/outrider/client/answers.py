@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from outrider.client.events import Emit, Finish, LinkState, MachineAction, Relabel, Report, Revise
+from outrider.client.events import Audited, Emit, Finish, LinkState, MachineAction, Relabel, Report, Revise
 from outrider.client.stats import TurnStats
 from outrider.client.transcript import UNVERIFIED, Piece, Transcript
 from outrider.shared.errors import OutriderError
+from outrider.shared.frames import Rule, RuleReport
+from outrider.shared.rule_names import QUIET
 from outrider.shared.tokenizer import Tokenizer
 
 
@@ -51,6 +53,10 @@ class Finished:
     verified: bool
     error: OutriderError | None
     stats: TurnStats
+    rule: Rule = field(default_factory=Rule)
+    """What the turn was to be judged by."""
+    report: RuleReport | None = None
+    """The verifier's word on it, if it came."""
 
 
 SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
@@ -59,7 +65,13 @@ SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
 class Answer:
     """Turns the machine's actions into events for the caller, who reads them from ``queue``."""
 
-    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str], now: float) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, start: int, stops: Sequence[str], now: float, rule: Rule | None = None
+    ) -> None:
+        self.rule = rule or Rule()
+        self.report: RuleReport | None = None
+        self.awaited: Finish | None = None
+        """The end of an answer that is held back for the verifier's report."""
         self.transcript = Transcript(tokenizer, start, stops)
         self.stats = TurnStats(now, prompt_tokens=start)
         self.queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
@@ -84,6 +96,11 @@ class Answer:
             case Report():
                 self.stats.link(action.state, now)
                 self.queue.put_nowait(LinkNote(action.state, action.note))
+            case Audited():
+                self.report = action.report
+                self.give_up(now)
+            case Finish() if self._wants_report(action):
+                self.awaited = action
             case Finish():
                 self.finish(action, now)
             case _:
@@ -101,6 +118,16 @@ class Answer:
         """Something to tell the user."""
         self.queue.put_nowait(LinkNote(state, text))
 
+    def _wants_report(self, action: Finish) -> bool:
+        """Whether the report on the rule is worth waiting for, and will come."""
+        return action.verified and self.report is None and self.rule.name not in QUIET
+
+    def give_up(self, now: float) -> None:
+        """The end of the answer is told, with a report or without."""
+        action, self.awaited = self.awaited, None
+        if action is not None:
+            self.finish(action, now)
+
     def finish(self, action: Finish, now: float) -> None:
         """The turn is over: nothing from a stop string on stays, and the figures are complete."""
         self.transcript.close()
@@ -110,7 +137,9 @@ class Answer:
         stats.labels = {
             label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
         }
-        self.queue.put_nowait(Finished(action.reason, action.verified, action.error, stats))
+        self.queue.put_nowait(
+            Finished(action.reason, action.verified, action.error, stats, self.rule, self.report)
+        )
 
     def earlier(self, end: Finish, sequence: Sized) -> int | None:
         """Where a stop string ends the sequence, if the commit that completed it has ended the turn further on.

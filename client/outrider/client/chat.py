@@ -12,6 +12,7 @@ from outrider.client.commands import PATIENCE, Request, make_view, outcome, tell
 from outrider.client.machine_settings import Offline
 from outrider.client.prepare import prepare
 from outrider.client.report import lines, log_prob_lines
+from outrider.client.rules import asked_rule
 from outrider.client.session import Session
 from outrider.shared.errors import ConfigError, ExitCode, OutriderError
 from outrider.shared.tokenizer import Tokenizer
@@ -101,6 +102,7 @@ class Chat:
             keep=keep,
             max_new=request.max_tokens,
             sampling=request.sampling(),
+            rule=asked_rule(request.rule, request.sampling()),
             stops=request.stop or (),
             log_probs=request.logprobs,
         )

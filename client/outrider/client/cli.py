@@ -49,6 +49,13 @@ Biases = Annotated[
     list[str] | None,
     typer.Option("--logit-bias", help="ID=VALUE, -100 to 100, added to a token. Repeatable."),
 ]
+RuleName = Annotated[
+    str,
+    typer.Option(
+        "--rule",
+        help="Verification rule, NAME[:PARAMETER=VALUE,…], of those the verifier serves; auto is exact.",
+    ),
+]
 MinTokens = Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")]
 Told = Annotated[
     bool,
@@ -110,6 +117,7 @@ def generate(
     logit_bias: Biases = None,
     min_tokens: MinTokens = 0,
     logprobs: Told = False,
+    rule: RuleName = "auto",
     stop: Stop = None,
     system: System = None,
     raw: Annotated[bool, typer.Option("--raw", help="No chat template: continue the prompt itself.")] = False,
@@ -153,6 +161,7 @@ def chat(
     logit_bias: Biases = None,
     min_tokens: MinTokens = 0,
     logprobs: Told = False,
+    rule: RuleName = "auto",
     stop: Stop = None,
     system: System = None,
     draft: DraftKind = "tree",

@@ -19,6 +19,7 @@ from outrider.client.events import LinkState
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
 from outrider.client.report import as_json, lines, log_prob_lines
+from outrider.client.rules import asked_rule
 from outrider.client.session import Session
 from outrider.client.views import LiveView, PipeView, View
 from outrider.shared.errors import ConfigError, ExitCode, LinkDown
@@ -47,6 +48,7 @@ class Request:
     min_tokens: int = 0
     logit_bias: list[str] | None = None
     logprobs: bool = False
+    rule: str = "auto"
     stop: list[str] | None = None
     system: str | None = None
     draft: str = "tree"
@@ -128,6 +130,7 @@ def chat_command(request: Request) -> ExitCode:
 
 async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode:
     sampling = request.sampling()
+    rule = asked_rule(request.rule, sampling)
     prepared = await prepare(request.device())
     tell(*prepared.notes)
     async with Session(prepared.config) as session:
@@ -141,6 +144,7 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
                 sampling=sampling,
                 stops=request.stop or (),
                 log_probs=request.logprobs,
+                rule=rule,
             )
         view = make_view(request)
         finished = await watch(session, events, view, PATIENCE.get(Offline(request.offline)))

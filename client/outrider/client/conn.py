@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from outrider.shared.anchor import EMPTY, TokenSequence
 from outrider.shared.draft import Draft
 from outrider.shared.frames import Anchor, Commit, Feature, Limits, Opened, RowPlane, TokenKind, Turn, Verdict
+from outrider.shared.rule_names import LOSSLESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ def why_not(round_: Round, verdict: Verdict, sequence: TokenSequence) -> str | N
         return "the commit starts before the draft's base"
     if verdict.trimmed > len(round_.draft.ids) or verdict.accepted > len(round_.draft.ids):
         return "more tokens were trimmed or accepted than drafted"
-    accepted = commit.kinds.count(TokenKind.ACCEPTED)
-    if accepted != verdict.accepted or commit.kinds[:accepted].count(TokenKind.ACCEPTED) != accepted:
+    drafted = [kind in (TokenKind.ACCEPTED, TokenKind.JUDGED) for kind in commit.kinds]
+    accepted = sum(drafted)
+    if accepted != verdict.accepted or not all(drafted[:accepted]):
         return "the accepted tokens are not the first ones, or miscounted"
     before = sequence.slice(round_.base, commit.start)
     if not on_path(round_.draft, (*before, *commit.ids[:accepted]) if accepted else ()):
@@ -143,8 +145,6 @@ def commit_conflict(commit: Commit, sequence: TokenSequence, turn_start: int, lo
         return "a commit contradicts an earlier one"
     if commit.start + len(commit.ids) > longest:
         return f"a commit goes beyond the turn's limit of {longest} tokens"
-    if TokenKind.JUDGED in commit.kinds:
-        return "a judged token under an exact rule"
     return None
 
 
@@ -152,6 +152,8 @@ def turn_conflict(commit: Commit, turn: Turn) -> str | None:
     """Why a commit is not what the turn asked for; None if it can be."""
     if len(commit.log_probs) != (len(commit.ids) if turn.log_probs else 0):
         return "log-probabilities are missing, or nobody asked for them"
+    if TokenKind.JUDGED in commit.kinds and turn.rule.name in LOSSLESS:
+        return "a judged token under an exact rule"
     earliest = turn.generated_from + turn.sampling.min_tokens
     for position, token_id in enumerate(commit.ids[: max(earliest - commit.start, 0)], commit.start):
         if position >= turn.generated_from and token_id in turn.stop_ids:

@@ -14,17 +14,20 @@ from numpy.typing import NDArray
 
 from outrider.client.drafter import Budget, Confidence, Proposal
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import DownFrame, Rule, UpFrame
+from outrider.shared.frames import DownFrame, Rule, RuleReport, UpFrame
 from outrider.shared.sampling import LogProbs, Sampling
 
 
 class Label(StrEnum):
-    """What a shown token is: the first four are committed by the target, the last two are not verified."""
+    """What a shown token is: the first four are the target's own, JUDGED ones it let through, the last two it has not
+    seen.
+    """
 
     ACCEPTED = "accepted"
     RECOVERED = "recovered"
     BONUS = "bonus"
     RUN_AHEAD = "run-ahead"
+    JUDGED = "judged"
     PROVISIONAL = "provisional"
     KEPT = "kept"
 
@@ -266,6 +269,13 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """The verifier's report on the turn's rule; comes after `Finish` where the text ended by itself."""
+
+    report: RuleReport
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """The link state, or something the user should know."""
 
@@ -294,6 +304,7 @@ MachineAction = (
     | Relabel
     | Revise
     | Finish
+    | Audited
     | Report
     | Fetch
 )

@@ -12,6 +12,7 @@ from outrider.client.conn import Conn, Round, commit_conflict, first_guesses, tu
 from outrider.client.cost import pass_s
 from outrider.client.events import (
     AddRows,
+    Audited,
     Begin,
     BundleReady,
     Closed,
@@ -29,6 +30,7 @@ from outrider.client.events import (
 )
 from outrider.client.opening import PREFILL_SILENCE_S
 from outrider.client.rounds import RoundMachine
+from outrider.client.rules import report_conflict
 from outrider.shared.codec import decode_rows
 from outrider.shared.errors import InvalidField, from_failure
 from outrider.shared.frames import (
@@ -314,7 +316,15 @@ class SessionMachine(RoundMachine):
             self.held = _join(self.held, (rows.start, rows.start + rows.count))
 
     def _on_turn_end(self, conn: Conn, frame: TurnEnd) -> None:
-        if frame.turn != self.turn_number or self.finished:
+        if frame.turn != self.turn_number:
+            return
+        if frame.report is not None and self.turn is not None:
+            problem = report_conflict(frame.report, self.turn)
+            if problem is not None:
+                self.violation(conn, problem)
+                return
+            self.act(Audited(frame.report))
+        if self.finished:
             return
         if frame.end != self.sequence.anchor or not self._ends_for(conn, frame.reason):
             self.violation(

@@ -246,7 +246,7 @@ class OpenMachine(DialMachine):
         """What is held and how far the verifier may go on alone."""
         wanted = Feature.RUN_AHEAD in (conn.granted if conn.opened else self.settings.features)
         until = 0
-        if wanted and plan.run_ahead and self.stop_at is None:
+        if wanted and plan.run_ahead and self.stop_at is None and self.runs_ahead:
             until = min(len(self.sequence) + plan.run_ahead, UNLIMITED)
         most = min(len(self.sequence) + conn.limits.max_run_ahead_tokens, self.max_length)
         conn.run_until, conn.window_at, conn.window_length = min(until, most), self.now, len(self.sequence)

@@ -6,7 +6,10 @@ import math
 from typing import Any
 
 from outrider.client.answers import Finished
+from outrider.client.events import Label
+from outrider.client.rules import rule_as_json, rule_lines
 from outrider.client.transcript import Transcript
+from outrider.shared.rule_names import QUIET
 
 
 def as_json(finished: Finished, transcript: Transcript) -> dict[str, Any]:
@@ -18,6 +21,7 @@ def as_json(finished: Finished, transcript: Transcript) -> dict[str, Any]:
         "finish": finished.reason,
         "verified": finished.verified,
         "error": str(finished.error) if finished.error else None,
+        "rule": rule_as_json(finished.rule, finished.report),
         "stats": finished.stats.as_dict(),
     }
     told = [piece.log_probs for piece in transcript.pieces]
@@ -56,6 +60,8 @@ def lines(finished: Finished) -> list[str]:
         f"drafted alone: {s.provisional} tokens, {s.kept} kept, {s.revised} revised; "
         f"{s.offline_s:.1f} s without the link",
     ]
+    if finished.rule.name not in QUIET:
+        rows += rule_lines(finished.rule, s.labels.get(Label.JUDGED, 0), finished.report)
     if s.near_ties:
         rows.append(f"{s.near_ties} near ties")
     if not finished.verified:

@@ -70,7 +70,7 @@ class RoundMachine(OpenMachine):
 
     def _runs_ahead(self, conn: Conn, plan: Plan) -> bool:
         able = Feature.RUN_AHEAD in conn.granted and conn.limits.max_run_ahead_tokens > 0
-        return able and plan.run_ahead > 0 and self.stop_at is None
+        return able and plan.run_ahead > 0 and self.stop_at is None and self.runs_ahead
 
     def sent_to(self, conn: Conn) -> int:
         """Position up to which the tail is under way in rounds of this stream."""

@@ -56,6 +56,7 @@ from outrider.client.machine import SessionMachine
 from outrider.client.machine_settings import MachineSettings, Offline, Reconcile
 from outrider.client.pacing import SpokenPacing
 from outrider.client.plan import Pacing
+from outrider.client.rules import AUTO, asked_rule
 from outrider.client.text import LABELS
 from outrider.client.transcript import UNVERIFIED, Transcript
 from outrider.client.worker import DrafterWorker
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 
 SPARE_IDS = 4096
 """A target rounds its embedding up: it may have this many ids that its tokenizer does not know."""
+REPORT_S = 2.0
+"""Longest wait for the report on a rule once the text is complete."""
 LEAVE_S = 0.5
 """Longest wait for streams to end in good order when a session is closed."""
 
@@ -186,18 +189,19 @@ class Session:
         sampling: Sampling | None = None,
         stops: Sequence[str] = (),
         log_probs: bool = False,
+        rule: Rule | None = None,
     ) -> AsyncIterator[SessionEvent]:
         """Continue the first ``keep`` tokens (default: all) with ``append_ids`` and yield what the target answers.
 
         The text ends before the first of ``stops``, the ids after the token that completes it. ``log_probs``: pieces
-        that the target has decided say how likely it found them.
-
+        that the target has decided say how likely it found them. ``rule`` None: greedy at temperature 0, else coupled.
         Ends with `Finished`. Leaving the iteration early stops the turn where the display stands.
         """
         sampling = sampling or Sampling()
         kept = self.length if keep is None else keep
         start = kept + len(append_ids)
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now())
+        rule = rule or asked_rule(AUTO, sampling)
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule)
         self.feed(
             Begin(
                 keep=kept,
@@ -205,7 +209,7 @@ class Session:
                 max_new=max_new,
                 stop_ids=self.config.tokenizer.stop_ids,
                 sampling=sampling,
-                rule=Rule("greedy" if sampling.greedy else "coupled"),
+                rule=rule,
                 log_probs=log_probs,
                 stops=tuple(stops),
             )
@@ -222,7 +226,8 @@ class Session:
         start = machine.turn.generated_from if machine.turn else 0
         restored = self.config.restored
         stops = machine.stops if stops is None else stops
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now())
+        rule = machine.turn.rule if machine.turn else None
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule)
         if restored is not None:
             self._show_restored(self._answer, restored)
         self.feed(Tick())
@@ -323,6 +328,9 @@ class Session:
                 self._events.append(StopAt(stop, "stop", amends=True))
             case _ if self._answer is not None:
                 self._answer.take(action, self._now())
+                if isinstance(action, Finish) and self._answer.awaited is not None:
+                    answer = self._answer
+                    self._loop.call_later(REPORT_S, lambda: answer.give_up(self._now()))
             case _:
                 pass
 

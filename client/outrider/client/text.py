@@ -42,6 +42,7 @@ from outrider.client.tail import Tail
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import TokenKind, Turn
+from outrider.shared.rule_names import RUNS_AHEAD
 from outrider.shared.sampling import LogProbs
 
 LABELS = {
@@ -49,8 +50,9 @@ LABELS = {
     TokenKind.RECOVERED: Label.RECOVERED,
     TokenKind.BONUS: Label.BONUS,
     TokenKind.RUN_AHEAD: Label.RUN_AHEAD,
+    TokenKind.JUDGED: Label.JUDGED,
 }
-"""What a token of each kind is to the caller. JUDGED has no label: no lossy rule is asked for."""
+"""What a token of each kind is to the caller."""
 
 
 class TextMachine:
@@ -200,6 +202,11 @@ class TextMachine:
         self.held = (min(self.held[0], keep), min(self.held[1], keep))
         self.persist(turn_record(turn, self.stops))
         self.prime()
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether the turn's rule lets the target go on alone."""
+        return self.turn is None or self.turn.rule.name in RUNS_AHEAD
 
     def finish(self, reason: str, *, verified: bool, error: OutriderError | None = None) -> None:
         """End the turn; tokens drafted beyond it are gone."""

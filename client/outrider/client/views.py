@@ -26,6 +26,7 @@ STYLES = {
     Label.RECOVERED: "bold blue",
     Label.BONUS: "bold cyan",
     Label.RUN_AHEAD: "dim",
+    Label.JUDGED: "magenta",
     Label.PROVISIONAL: "italic underline yellow",
     Label.KEPT: "underline magenta",
 }

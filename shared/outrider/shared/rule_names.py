@@ -1,0 +1,14 @@
+"""What a device must know of rules before any verifier has told it anything: their names."""
+
+from __future__ import annotations
+
+LOSSLESS = frozenset(
+    ("greedy", "coupled", "residual", "block", "multidraft", "batch", "traversal", "delta", "look")
+)
+"""Rules whose text has the target's law; a token of kind JUDGED under one of them is a lie."""
+
+RUNS_AHEAD = frozenset(("greedy", "coupled", "delta", "look"))
+"""Rules under which the target may go on alone: lossless, and by ids alone."""
+
+QUIET = frozenset(("greedy", "coupled"))
+"""Rules that a device asks for unless it is told otherwise; a report on them says no more than their name."""
