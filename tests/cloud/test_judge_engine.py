@@ -9,23 +9,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from outrider.cloud.evaluate.chains import ChainDrafter
 from outrider.cloud.evaluate.contenders import open_contender
 from outrider.cloud.generate import generate
 from outrider.cloud.judge import command
+from outrider.cloud.judge.cli import app
 from outrider.cloud.judge.engine_passes import EnginePasses
 from outrider.cloud.judge.families import FAMILIES, Split
-from outrider.cloud.judge.features import NormTap, States, final_norm
+from outrider.cloud.judge.features import CandidateStates, NormTap, States, final_norm
 from outrider.cloud.judge.fit import FitSetting
-from outrider.cloud.judge.head import JudgeHead
+from outrider.cloud.judge.head import Feature, JudgeHead
+from outrider.cloud.judge.measures import Measures
+from outrider.cloud.judge.mine import Label, Mined, Source
 from outrider.cloud.judge.passes import Feed, Line, together
-from outrider.cloud.judge.records import read_labels
+from outrider.cloud.judge.records import LabelFile, read_labels
 from outrider.cloud.judge.runs import RunSetting, rounds
 from outrider.cloud.judge.workshop import Purpose, Workshop, families, make_tasks, open_workshop
 from outrider.cloud.target import load_target
 from outrider.cloud.worker import Worker
 from outrider.shared.errors import ConfigError
 from tests.tiny import END_ID, make_target
+from tests.tiny_bundle import make_bundle
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +186,6 @@ def test_a_head_of_another_target_is_refused_before_anything_runs(tmp_path: Path
 
 def test_states_of_a_label_are_picked_by_name() -> None:
     """Pre-norm and post-norm are not mixed up."""
-    from outrider.cloud.judge.head import Feature
-
     states = States(np.zeros(2, np.float32), np.ones(2, np.float32))
     assert states.of(Feature.PRENORM).sum() == 0 and states.of(Feature.POSTNORM).sum() == 2
 
@@ -193,3 +197,81 @@ def test_files_of_different_targets_are_not_fitted_on_together(tmp_path: Path) -
         (tmp_path / f"{number}.jsonl").write_text(json.dumps(header) + "\n")
     with pytest.raises(ConfigError, match="labels of different targets"):
         command.train([tmp_path / "0.jsonl", tmp_path / "1.jsonl"], tmp_path / "head.json", FitSetting())
+
+
+def planted_labels(path: Path, shop: Workshop) -> None:
+    """A label file of the tiny target's width: good and bad far apart, on both splits."""
+    rng = np.random.default_rng(2)
+    file = LabelFile(path, {"target": shop.target.weights.hex(), "seed": 1})
+    for index, task in enumerate(make_tasks(families(["gain"]), 24, Purpose.MINE, 1, list(Split)[:2])):
+        labels = []
+        for place in range(4):
+            good = bool(rng.random() < 0.5)
+            drawn = rng.normal(size=shop.target.hidden_size).astype(np.float32)
+            drawn[:16] += 3.0 if good else -3.0
+            states = States(drawn, drawn)
+            found = Measures(float(rng.random()), 2, 1.0, 0.5, 0.1)
+            labels.append(Label(place, 9, 8, good, Source.MINED, CandidateStates(states, states), found))
+        file.add(Mined(index, task, "", "1", tuple(labels), 0))
+
+
+def test_train_and_eval_go_through_the_commands(tmp_path: Path, folder: Path, shop: Workshop) -> None:
+    """The head of planted labels is written, compared with every control on test wordings, and the work can resume."""
+    labels, head = tmp_path / "labels.jsonl", tmp_path / "head.json"
+    planted_labels(labels, shop)
+    runner = CliRunner()
+    trained = runner.invoke(app, ["train", str(labels), "--out", str(head)])
+    assert trained.exit_code == 0, trained.output
+    assert json.loads(trained.output)["learned"]
+    assert JudgeHead.load(head, target=shop.target.weights.hex(), hidden=64).validation_auc > 0.95
+    figures = tmp_path / "deep" / "figures.json"
+    options = {
+        "--head": head,
+        "--labels": labels,
+        "--drafter": "n=ngram",
+        "--target": folder,
+        "--items": 2,
+        "--tokens": 8,
+        "--work": tmp_path / "work.jsonl",
+        "--json": figures,
+    }
+    line = ["eval", *(str(one) for pair in options.items() for one in pair)]
+    first = runner.invoke(app, line)
+    assert first.exit_code == 0, first.output
+    found = json.loads(figures.read_text())
+    names = [row["name"] for row in found["rows"]]
+    assert names[:4] == ["target", "draft", "lossless", "judge"]
+    assert set(names[4:]) == {"random", "probability", "rank", "entropy", "kl", "epsilon"}
+    assert {row["prompts"] for row in found["rows"]} == {2}
+    assert found["rows"][2]["same_text"] == 1.0
+    again = runner.invoke(app, line)
+    assert again.exit_code == 0 and json.loads(figures.read_text()) == found
+
+
+@pytest.mark.parametrize("option", ["feature", "position"])
+def test_an_unknown_choice_is_refused_by_its_option(tmp_path: Path, option: str) -> None:
+    """Before any file is read."""
+    result = CliRunner().invoke(app, ["train", "none.jsonl", "--out", "head.json", f"--{option}", "mean"])
+    assert isinstance(result.exception, ConfigError) and str(result.exception).startswith(f"--{option}: mean")
+
+
+def test_a_drafter_of_rewritten_text_drafts_as_a_fresh_one(tmp_path: Path) -> None:
+    """Chains and confidences after rollbacks, with rows cut and given again, are those of starting there at once."""
+    make_bundle(tmp_path, int8=False)  # int8 scales depend on how many tokens are fed at once
+    target = load_target(tmp_path / "target")
+    contender = open_contender(f"moa={tmp_path / 'drafter.onnx'}@{tmp_path / 'weights'}", target)
+    used = ChainDrafter(contender.make())
+    with EnginePasses(target, contender) as passes:
+        for ids in ([5, 6, 7, 8, 9, 10], [5, 6, 7, 20, 21], [5, 6, 7, 20, 21, 22, 23], [30, 31, 32]):
+            passes.look([Feed(1, 0, tuple(ids))])
+            whole = passes.rows(1, 0, len(ids) - 1)
+            parts = [passes.rows(1, 0, 2), passes.rows(1, 2, 2), passes.rows(1, 2, len(ids) - 1)]
+            for plane, values in enumerate(whole):
+                joined = np.concatenate([part[plane] for part in parts])
+                np.testing.assert_allclose(joined, values, rtol=1e-5, atol=1e-5)
+            chain, sure = used.propose(ids, whole, 4)
+            fresh_chain, fresh_sure = ChainDrafter(contender.make()).propose(ids, whole, 4)
+            assert chain == fresh_chain and len(chain) == 4 and all(0 <= one <= 1 for one in sure)
+            np.testing.assert_allclose(sure, fresh_sure, rtol=1e-4)
+        with pytest.raises(ValueError, match="does not hold"):
+            passes.rows(1, 0, 50)

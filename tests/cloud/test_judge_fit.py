@@ -175,6 +175,11 @@ def test_platt_scaling_undoes_a_wrong_scale() -> None:
     assert a == pytest.approx(1 / 3, abs=0.03) and b == pytest.approx(-1 / 3, abs=0.05)
     a, b = platt(np.array([-1.0, 1.0]), np.array([False, True]))
     assert math.isfinite(a) and a > 0 and math.isfinite(b)
+    # Far apart and many: Platt's targets, 1/52 and 51/52, are met, and nothing saturates.
+    apart, sides = np.repeat([-40.0, 60.0], 50), np.repeat([False, True], 50)
+    a, b = platt(apart, sides)
+    chances = 1 / (1 + np.exp(-(a * apart + b)))
+    np.testing.assert_allclose(chances, np.where(sides, 51 / 52, 1 / 52), atol=1e-4)
 
 
 def test_parts_share_no_template_and_no_prompt() -> None:

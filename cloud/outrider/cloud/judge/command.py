@@ -177,9 +177,11 @@ def compare(shop: Workshop, found: list[Family], request: CompareRequest, say: S
                 )
 
     for one in together(scripts(), shop.passes, request.width):
-        answered.append(one)
+        # As a resumed run would read it: figures then do not depend on interruptions, not even in the last digit.
+        row = one.to_json()
+        answered.append(evaluate.Answered.from_json(row))
         if file is not None:
-            file.add(one.to_json())
+            file.add(row)
         say(f"{len(answered)} of {len(tasks)}")
     rows = evaluate.summary(answered, request.seed)
     return {"rows": rows, "findings": evaluate.findings(rows), "settings": header}

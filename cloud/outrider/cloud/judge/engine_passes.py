@@ -82,6 +82,8 @@ class EnginePasses:
         half = self._half
         if half is None or not self._planes:
             return []
+        if start >= stop:
+            return [np.zeros((0, plane.width), np.float32) for plane in self._planes]
         layers = half.needed_layers
         states = self._engine.states(key, layers, start, stop)
         final = self._engine.final(key, start, stop) if half.needs_final else None

@@ -42,23 +42,32 @@ def fit_logistic(
     """
     if good.all() or not good.any():
         raise ValueError("labels of one class only")
+    theta = np.zeros(x.shape[1] + 1) if start is None else np.append(start.weight, start.bias)
+    return _newton(x, good.astype(np.float64), c * row_weight, 1.0, theta)
+
+
+def _newton(
+    x: NDArray[np.float64],
+    truth: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    penalty: float,
+    theta: NDArray[np.float64],
+) -> Linear:
+    """Minimise ½ · penalty · |w|² + Σ weight · cross-entropy against ``truth`` (in [0, 1]), from ``theta`` on."""
     full = np.column_stack([x, np.ones(len(x))])
-    penalty = np.append(np.ones(x.shape[1]), 0.0)
-    theta = np.zeros(full.shape[1]) if start is None else np.append(start.weight, start.bias)
-    truth = good.astype(np.float64)
-    weight = c * row_weight
+    ridge = np.append(np.full(x.shape[1], penalty), 0.0)
 
     def loss(at: NDArray[np.float64]) -> float:
         logits = full @ at
-        return float(0.5 * penalty @ at**2 + weight @ (np.logaddexp(0.0, logits) - truth * logits))
+        return float(0.5 * ridge @ at**2 + weight @ (np.logaddexp(0.0, logits) - truth * logits))
 
     now = loss(theta)
     for _ in range(_STEPS):
         chance = sigmoid(full @ theta)
-        gradient = penalty * theta + full.T @ (weight * (chance - truth))
+        gradient = ridge * theta + full.T @ (weight * (chance - truth))
         curvature = np.maximum(weight * chance * (1 - chance), 1e-12)
         hessian = (full * curvature[:, None]).T @ full
-        hessian[np.diag_indices_from(hessian)] += penalty + 1e-12
+        hessian[np.diag_indices_from(hessian)] += ridge + 1e-12
         step = np.linalg.solve(hessian, gradient)
         decrement = float(gradient @ step)
         theta, now, moved = _damped(loss, theta, step, now, decrement)
@@ -96,14 +105,5 @@ def platt(logits: NDArray[np.float64], good: NDArray[np.bool_]) -> tuple[float, 
         raise ValueError("labels of one class only")
     truth = np.where(good, (num_good + 1) / (num_good + 2), 1 / (num_bad + 2))
     spread = float(logits.std()) or 1.0
-    x = np.column_stack([logits / spread, np.ones(len(logits))])
-    theta = np.zeros(2)
-    for _ in range(_STEPS):
-        chance = sigmoid(x @ theta)
-        gradient = x.T @ (chance - truth) + 1e-6 * theta
-        curvature = np.maximum(chance * (1 - chance), 1e-9)
-        step = np.linalg.solve((x * curvature[:, None]).T @ x + 1e-6 * np.eye(2), gradient)
-        theta = theta - np.clip(step, -4, 4)
-        if np.abs(step).max() < 1e-10:
-            break
-    return max(float(theta[0]) / spread, 1e-6), float(theta[1])
+    found = _newton(logits[:, None] / spread, truth, np.ones(len(logits)), 1e-6, np.zeros(2))
+    return max(float(found.weight[0]) / spread, 1e-6), found.bias
