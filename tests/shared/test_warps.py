@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from outrider.shared import warps
 from outrider.shared.errors import InvalidField
+from outrider.shared.penalties import among
 from outrider.shared.sampling import (
     MAX_BIASES,
     SAMPLER_ORDER,
     History,
     Sampling,
+    adjusted,
     choose,
     law,
     log_probs,
@@ -307,6 +310,20 @@ def test_log_probs_are_those_of_both_laws() -> None:
         )
     sure = log_probs(np.asarray([0.0, 9.0]), Sampling(), 1)
     assert sure.warped == 0.0 and -1e-3 < sure.raw < 0.0
+
+
+def test_a_few_entries_are_adjusted_as_in_the_whole_vocabulary() -> None:
+    """Renumbered to the ids that are known, sampling and text change their logits just as among all ids."""
+    sampling = Sampling(0.7, **{name: value for name, value in ALL.items() if name[:3] not in ("top", "min")})
+    for trial in range(40):
+        rng = np.random.default_rng((8, trial))
+        logits = logits_of(trial).astype(np.float64)
+        ids = np.sort(rng.choice(VOCABULARY, 5, replace=False))
+        text = History(tuple(rng.integers(0, VOCABULARY, 9).tolist()), 3, (0, 7))
+        few, short = among(ids, replace(sampling, min_tokens=7), text)
+        whole = adjusted(logits, replace(sampling, min_tokens=7), text)
+        assert (adjusted(logits[ids], few, short) == whole[ids]).all()
+    assert among(ids, Sampling(0.7), None) == (Sampling(0.7), None)
 
 
 def test_input_is_never_written_to() -> None:

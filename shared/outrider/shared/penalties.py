@@ -15,7 +15,7 @@ is the prefix *and the path from the base to it*.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -97,6 +97,32 @@ class History:
         for position, token_id in enumerate(ids, len(self.ids)):
             tally = tally.with_id(token_id, position >= self.generated_from)
         return History((*self.ids, *ids), self.generated_from, self.stop_ids, tally)
+
+
+def among(ids: Ids, sampling: Sampling, history: History | None) -> tuple[Sampling, History | None]:
+    """The sampling and the text as they look where ``ids`` (ascending) are the whole vocabulary, renumbered 0, 1, ….
+
+    For warping a few entries that are known instead of scores of a whole vocabulary: costs little, however long the
+    text is. Of the text only its length and what the penalties look at remain right.
+    """
+    place = {token_id: index for index, token_id in enumerate(ids.tolist())}
+    biases = tuple((place[token_id], shift) for token_id, shift in sampling.logit_bias if token_id in place)
+    sampling = replace(sampling, logit_bias=biases)
+    if history is None:
+        return sampling, None
+    tally = history.tally
+    generated = [
+        (place[i], count)
+        for i, count in zip(tally.generated.tolist(), tally.counts, strict=True)
+        if i in place
+    ]
+    few = Tally(
+        np.flatnonzero(np.isin(ids, tally.seen, assume_unique=True)),
+        np.asarray([index for index, _ in generated], np.intp),
+        np.asarray([count for _, count in generated], np.float64),
+    )
+    stops = tuple(place[token_id] for token_id in history.stop_ids if token_id in place)
+    return sampling, History(history.ids, history.generated_from, stops, few)
 
 
 def told(history: History | None) -> History:
