@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 from outrider.client.cost import StepTimes
 from outrider.client.drafter import Budget, Confidence, Law, Prices, Proposal
 from outrider.client.drafters.graph import Array, Layout
-from outrider.client.drafters.medusa import (
-    DEFAULT_LAW,
-    MAX_HEADS,
-    MedusaDrafter,
-    MedusaGraph,
-    Node,
-    make_medusa,
-    sparse_tree,
-)
+from outrider.client.drafters.medusa import MAX_HEADS, MedusaDrafter, MedusaGraph, make_medusa
+from outrider.client.drafters.shapes import DEFAULT_LAW, Node, sparse_tree
 from outrider.client.pacing import Size, draft_s
 from outrider.cloud.medusa.kind import KIND
 from outrider.shared.noise import gumbel

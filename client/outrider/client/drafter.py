@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.shared.draft import Draft
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.sampling import Sampling
 
 Rows = NDArray[np.float32]
@@ -87,6 +87,28 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
+class Drawing:
+    """How children are drawn, for rules that compare laws: from the drafter's own law, cut and rounded *before*."""
+
+    kind: DraftKind
+    """SAMPLED or DISTINCT."""
+    key: bytes
+    """Of the coins of this one draft; nobody who judges it knows them, and no other draft has them."""
+    first: int = 1
+    """Children of the base, at most."""
+    below: int = 1
+    """Children of any other node, at most."""
+    top: int = 16
+    """Entries of a law, at most."""
+    bits: int = 12
+    """Probabilities are multiples of 2^-bits."""
+    generated_from: int = 0
+    """Where the answer begins, for warps that look at the text."""
+    stop_ids: tuple[int, ...] = ()
+    """Nothing is drawn below these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Budget:
     """What one draft may be."""
 
@@ -102,6 +124,8 @@ class Budget:
     """How the target will choose, so that the draft can guess the same coins."""
     prices: Prices | None = None
     """What the draft has to be worth; None: it is grown to ``max_nodes`` whatever that costs."""
+    drawing: Drawing | None = None
+    """Draw the children, and say from which laws; None: choose them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +134,7 @@ class Proposal:
 
     draft: Draft
     log_probs: tuple[float, ...]
-    """Per node: calibrated log-probability that the target picks it after its parent."""
+    """Per node: calibrated log-probability that the target picks it after its parent; of drawn ones, by their law."""
     best_path: tuple[int, ...]
     """Node indices (0-based), base to leaf: what the device shows if it has to write on alone."""
 

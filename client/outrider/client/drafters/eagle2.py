@@ -16,7 +16,7 @@ import numpy as np
 from outrider.client.drafter import Drafter, Rows
 from outrider.client.drafters.buffers import FIRST_CAPACITY, Mask, grown
 from outrider.client.drafters.graph import Answer, Array, Graph, Layout, OnnxGraph, Step
-from outrider.client.drafters.growth import ROOT, Pool
+from outrider.client.drafters.growth import ROOT, Growing
 from outrider.client.drafters.trees import INGEST_CHUNK, Level, TreeDrafter
 from outrider.shared.sampling import Sampling
 
@@ -59,7 +59,7 @@ class Eagle2Drafter(TreeDrafter):
 
     # ------------------------------------------------------------------------------------------------- feeding
 
-    def feed_sequence(self, pool: Pool) -> Answer:
+    def feed_sequence(self, pool: Growing) -> Answer:
         """Feed what is not cached, the last token always (its prediction is wanted); the answer for the last token."""
         last = self.length - 1
         self.cached = min(self.cached, last)
@@ -88,7 +88,7 @@ class Eagle2Drafter(TreeDrafter):
             blind[start : last - INGEST_ALONE] = ~valid[start : last - INGEST_ALONE]
         return blind
 
-    def _feed_span(self, start: int, stop: int, valid: Mask, blind: Mask, pool: Pool | None) -> Answer:
+    def _feed_span(self, start: int, stop: int, valid: Mask, blind: Mask, pool: Growing | None) -> Answer:
         """Feed tokens start … stop-1 of the sequence; with a ``pool``, its children for the last one."""
         count, first = stop - start, max(start - 1, 0)
         features = self._predicted[first : stop - 1].copy()
@@ -105,7 +105,7 @@ class Eagle2Drafter(TreeDrafter):
         self.cached = stop
         return answer
 
-    def feed_level(self, pool: Pool, level: Level) -> Answer:
+    def feed_level(self, pool: Growing, level: Level) -> Answer:
         """Feed one level of the tree, each token with what was predicted at its parent."""
         before = np.stack([self._features[pool.nodes[index].parent] for index in level.nodes])
         answer = self._run(level.ids, level.positions, before, level.mask, range(len(level.ids)), pool)
@@ -119,10 +119,10 @@ class Eagle2Drafter(TreeDrafter):
         before: Array,  # [n, H]
         own_mask: Mask,  # [n, t+n]
         select: Sequence[int],
-        pool: Pool | None,
+        pool: Growing | None,
     ) -> Answer:
         past = own_mask.shape[1] - len(ids)
-        sampling = pool.budget.sampling if pool else Sampling()
+        sampling = pool.sampling if pool else Sampling()
         noise, inv_temperature = self.coins.of(sampling, positions[-1] + 1)
         self.counters.passes += 1
         self.counters.ingested += len(ids)

@@ -77,6 +77,8 @@ class Answer:
     values: Sequence[Array]
     features: Array | None = None
     """[n, layout.features]; None for a graph that returns none."""
+    scores: NDArray[np.float64] | None = None
+    """[m, k] as the graph gives them, beside ``token_ids``: logits, where noise is 0 and temperature 1."""
 
 
 class Graph(Protocol):
@@ -158,7 +160,8 @@ class OnnxGraph:
         out = self._session.run(self._outputs, feeds)
         log_probs = out[0].astype(np.float64) * inv_kappa - out[2].astype(np.float64)[:, None]
         keys, values = out[3 : 3 + layers], out[3 + layers : 3 + 2 * layers]
-        return Answer(log_probs, out[1], keys, values, out[-1] if self.layout.features else None)
+        features = out[-1] if self.layout.features else None
+        return Answer(log_probs, out[1], keys, values, features, out[0].astype(np.float64))
 
 
 def open_session(model: bytes) -> Any:

@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from outrider.client.drafter import Budget, Prices, Proposal
 from outrider.shared.draft import Draft
+from outrider.shared.sampling import Sampling
 
 MAX_WIDTH = 8
 MAX_CHILDREN = 4
@@ -50,11 +52,26 @@ class Candidate:
     """Cumulative log-probability from the base."""
 
 
+class Growing(Protocol):
+    """What those who feed a draft's nodes know of it."""
+
+    shape: Shape
+    nodes: list[Candidate]
+    """Oldest first."""
+    slots: dict[int, int]
+    """Index of a node → cache slot, of those that were fed."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """What a graph is run with."""
+
+
 class Pool:
     """All candidates of one draft, oldest first."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
+        self.sampling = budget.sampling
         self.shape = Shape.of(budget)
         self.nodes: list[Candidate] = []
         self.slots: dict[int, int] = {}

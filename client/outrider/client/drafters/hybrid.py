@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from outrider.client.drafter import Budget, Drafter, Prices, Proposal, Rows
 from outrider.client.drafters.growth import best_path, worth_keeping
 from outrider.client.drafters.ngram import NgramDrafter
+from outrider.client.drafters.shapes import DEFAULT_LAW
 from outrider.shared.draft import Draft
 
 _BASE = -1
@@ -46,12 +47,26 @@ class HybridDrafter:
 
     def propose(self, budget: Budget) -> Proposal:
         """The likeliest nodes of both drafts; for a chain, the one of which more is expected to be accepted."""
+        if budget.drawing is not None:
+            return self._drawn(budget)
         drafted = self.model.propose(budget)
         # A copy costs no run of the model; what of it is worth verifying is decided on both together.
         copied = self.copy.propose(replace(budget, prices=None))
         merged = merge((drafted, copied), budget)
         self.counters.nodes += len(merged.draft) - len(drafted.draft)
         return merged
+
+    def _drawn(self, budget: Budget) -> Proposal:
+        """The whole draft of one of the two: of the copy where it is surer of the next token than the model usually is.
+
+        Which one is decided by the text before the draft, so what is drawn is drawn from the law that is told. Nodes
+        of both in one tree would have been chosen.
+        """
+        sure = self.copy.propose(Budget(1, 1, sampling=budget.sampling)).log_probs
+        usual = self.confidence.at(budget.sampling.temperature) or DEFAULT_LAW
+        if sure and math.exp(sure[0]) > usual[0][0]:
+            return self.copy.propose(replace(budget, prices=None))
+        return self.model.propose(budget)
 
     def accept(self, ids: Sequence[int]) -> None:
         """Both append ``ids``; the model reuses its work as far as it had drafted them itself."""

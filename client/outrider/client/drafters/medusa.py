@@ -10,11 +10,9 @@ each head is right, as measured once on held-out text.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,24 +20,15 @@ from numpy.typing import NDArray
 
 from outrider.client.drafter import Budget, Drafter, Law, Proposal, Rows, SequenceDrafter, common_prefix
 from outrider.client.drafters.buffers import RowStore
+from outrider.client.drafters.drawing import Drawn, Entries, draw
 from outrider.client.drafters.graph import Array, Layout, open_session
-from outrider.client.drafters.growth import best_path, worth_keeping
+from outrider.client.drafters.growth import ROOT, best_path, worth_keeping
+from outrider.client.drafters.shapes import DEFAULT_LAW, Node, chain, sparse_tree
 from outrider.client.drafters.trees import Coins
 from outrider.shared.draft import Draft
 from outrider.shared.sampling import Sampling
 
-DEFAULT_LAW: Law = tuple(tuple(0.5 * 0.8**head * 0.35**rank for rank in range(8)) for head in range(8))
-"""By head and rank, where nothing was measured."""
 MAX_HEADS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """A place in a fixed tree: its parent (0 = the base, k = node k-1), and which child of which head stands there."""
-
-    parent: int
-    depth: int
-    rank: int
 
 
 class MedusaGraph:
@@ -83,6 +72,13 @@ class MedusaGraph:
         scores, ids, total = self._session.run(["scores", "token_ids", "logsumexp"], feeds)
         return ids, scores.astype(np.float64) * inv_kappa - total.astype(np.float64)[:, None]
 
+    def logits(self, feature: Array, entries: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids and logits of every head's likeliest tokens, both [heads, entries], of feature [1, H]."""
+        none = np.zeros((self.heads, len(self.layout.vocabulary)), np.float32)
+        kappa = self.layout.kappa_at(0.0)
+        ids, scaled = self.run(feature, none, 0.0, min(entries, len(self.layout.vocabulary)))
+        return ids, scaled * kappa
+
 
 class MedusaDrafter(SequenceDrafter):
     """Chains and fixed sparse trees from a Medusa graph."""
@@ -118,14 +114,13 @@ class MedusaDrafter(SequenceDrafter):
         if depth < 1 or newest < 0:
             return self.count(Proposal.empty())
         law = _from_head(self.confidence.at(budget.sampling.temperature) or DEFAULT_LAW, behind, depth)
+        if budget.drawing is not None:
+            drawn = Drawn(replace(budget, max_depth=depth), budget.drawing, self.ids, law)
+            return self.count(self._counted(self._draw(drawn, newest, behind)))
         nodes = sparse_tree(law, budget.max_nodes) if _branching(budget) else chain(depth)
         children = min(1 + max(node.rank for node in nodes), len(self.layout.vocabulary))
         ids, log_probs = self._run(newest, behind, budget.sampling, children)
-        proposal = _proposal(nodes, ids[behind:], log_probs[behind:], budget)
-        # One run gave all levels. Time is reckoned by levels, so it counts as one for each that was of use.
-        self.counters.passes += max(proposal.draft.depths)
-        self.counters.ingested += len(set(proposal.draft.parents))
-        return self.count(proposal)
+        return self.count(self._counted(_proposal(nodes, ids[behind:], log_probs[behind:], budget)))
 
     def rollback(self, length: int) -> None:
         """Cut the sequence and its rows to ``length``."""
@@ -147,38 +142,24 @@ class MedusaDrafter(SequenceDrafter):
         feature = self.rows.planes[0][newest : newest + 1]
         return self.graph.run(feature, noise, sampling.temperature, children)
 
+    def _draw(self, drawn: Drawn, newest: int, behind: int) -> Proposal:
+        """Every node of a depth has the law of its head, but for warps that look at the text before it."""
+        ids, logits = self.graph.logits(self.rows.planes[0][newest : newest + 1], drawn.drawing.top)
+
+        def entries(node: int) -> Entries:
+            head = behind + (0 if node == ROOT else drawn.nodes[node].depth)
+            return ids[head], logits[head]
+
+        return draw(drawn, entries)
+
+    def _counted(self, proposal: Proposal) -> Proposal:
+        """One run gave all levels. Time is reckoned by levels, so it counts as one for each that was of use."""
+        self.counters.passes += max(proposal.draft.depths, default=0)
+        self.counters.ingested += len(set(proposal.draft.parents))
+        return proposal
+
 
 # ------------------------------------------------------------------------------------------------------------ the tree
-
-
-def chain(depth: int) -> tuple[Node, ...]:
-    """The first child of every head."""
-    return tuple(Node(number, number + 1, 0) for number in range(depth))
-
-
-@lru_cache(maxsize=256)
-def sparse_tree(law: Law, max_nodes: int) -> tuple[Node, ...]:
-    """The ``max_nodes`` places likeliest to be right, best first; parents before children, siblings by rank.
-
-    ``law`` gives by depth and rank how often a child is right, given its parents; a rank never counts for more than the
-    one before it.
-    """
-    ranks = [np.minimum.accumulate(np.clip(row, 0.0, 1.0)).tolist() for row in law]
-    nodes: list[Node] = []
-    waiting = [(-ranks[0][0], 0, 0, 1, 0, 1.0)]  # (-value, age, parent, depth, rank, value of the parent)
-    age = 0
-    while waiting and len(nodes) < max_nodes:
-        value, _, parent, depth, rank, above = heapq.heappop(waiting)
-        nodes.append(Node(parent, depth, rank))
-        below = []
-        if rank + 1 < len(ranks[depth - 1]):
-            below.append((parent, depth, rank + 1, above))
-        if depth < len(ranks):
-            below.append((len(nodes), depth + 1, 0, -value))
-        for parent_, depth_, rank_, above_ in below:
-            age += 1
-            heapq.heappush(waiting, (-above_ * ranks[depth_ - 1][rank_], age, parent_, depth_, rank_, above_))
-    return tuple(nodes)
 
 
 def _branching(budget: Budget) -> bool:

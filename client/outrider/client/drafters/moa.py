@@ -16,7 +16,7 @@ import numpy as np
 from outrider.client.drafter import Rows
 from outrider.client.drafters.buffers import Mask
 from outrider.client.drafters.graph import Answer, Graph, Step
-from outrider.client.drafters.growth import Pool
+from outrider.client.drafters.growth import Growing
 from outrider.client.drafters.trees import INGEST_CHUNK, Level, TreeDrafter
 from outrider.shared.sampling import Sampling
 
@@ -79,24 +79,24 @@ class GraphDrafter(TreeDrafter):
         first = np.flatnonzero(known[:-1] & ~known[1:])
         return start + 1 + int(first[0]) if len(first) else end
 
-    def feed_sequence(self, pool: Pool) -> Answer:
+    def feed_sequence(self, pool: Growing) -> Answer:
         """Consume the last token (again, if it was cached: its keys stay, its prediction is wanted)."""
         self._ingest(self.length - 1)
         start = self.cached = min(self.cached, self.length - 1)
         rows = self.rows.span(self.length - 1)
         positions = range(start, self.length)
         mask = self.causal(start, len(positions))
-        answer = self._run(self.ids[start:], positions, mask, rows, pool.shape.children, pool.budget.sampling)
+        answer = self._run(self.ids[start:], positions, mask, rows, pool.shape.children, pool.sampling)
         self.cache.write(start, answer.keys, answer.values)
         self.cached = self.length
         if self.layout.row_mask and self.rows.known(self.length)[-1]:
             self._news = self.length - 1  # a row of the last token is not read before something follows
         return answer
 
-    def feed_level(self, pool: Pool, level: Level) -> Answer:
+    def feed_level(self, pool: Growing, level: Level) -> Answer:
         """Consume one level of the tree."""
         rows = self.rows.span(self.length - 1)
-        children, sampling = pool.shape.children, pool.budget.sampling
+        children, sampling = pool.shape.children, pool.sampling
         return self._run(level.ids, level.positions, level.mask, rows, children, sampling, every=True)
 
     def _run(

@@ -13,11 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.client.drafter import Budget, Proposal, SequenceDrafter
+from outrider.client.drafter import Budget, Drawing, Proposal, SequenceDrafter
+from outrider.client.drafters.drawing import Drawn, Entries, draw
 from outrider.client.drafters.growth import ROOT, Pool
+from outrider.shared.sampling import Sampling
 
 MIN_MATCH = 2
 MAX_MATCH = 16
+MAX_CHOICES = 4
+"""Continuations whose chances are known (the tables below)."""
 
 _BUCKETS = (2, 3, 4, 5, 7, 10, 13, 16)
 """Lengths of a match from which a row of the tables below counts."""
@@ -123,7 +127,10 @@ class NgramDrafter(SequenceDrafter):
         depth = min(budget.max_nodes, budget.max_depth)
         if depth < 1:
             return self.count(Proposal.empty())
-        pool = Pool(replace(budget, max_depth=depth))
+        budget = replace(budget, max_depth=depth)
+        if budget.drawing is not None:
+            return self.count(self._draw(budget, budget.drawing))
+        pool = Pool(budget)
         warm = budget.sampling.temperature > 0
         states = {ROOT: Lookup.of(self.ids)}
         fresh = pool.add_level([ROOT], [_ranked(states[ROOT], pool.shape.children, warm)])
@@ -135,6 +142,24 @@ class NgramDrafter(SequenceDrafter):
                 frontier, [_ranked(states[index], pool.shape.children, warm) for index in frontier]
             )
         return self.count(pool.proposal()[0])
+
+    def _draw(self, budget: Budget, drawing: Drawing) -> Proposal:
+        """The law of a node: the continuations found, in proportion to how often each is right.
+
+        Where there is one it is a sure thing, and a ratio rule accepts it with the target's probability of it. The
+        law is of what was found and already as sharp as the text that is asked for, so only greed warps it further.
+        """
+        warm = budget.sampling.temperature > 0
+        drawn = Drawn(replace(budget, sampling=Sampling(1.0 if warm else 0.0)), drawing, self.ids)
+        states = {ROOT: Lookup.of(self.ids)}
+
+        def entries(node: int) -> Entries:
+            if node != ROOT:
+                states[node] = states[drawn.nodes[node].parent].after(drawn.nodes[node].token_id)
+            found = _ranked(states[node], min(drawing.top, MAX_CHOICES), warm)
+            return np.array([token for token, _ in found], np.int64), np.array([share for _, share in found])
+
+        return draw(drawn, entries)
 
 
 def confidences(found: Sequence[Continuation], warm: bool = False) -> list[float]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from outrider.client.drafter import Budget, Proposal, Rows, SequenceDrafter, common_prefix
+from outrider.client.drafter import Budget, Law, Proposal, Rows, SequenceDrafter, common_prefix
 from outrider.client.drafters.buffers import Mask, OwnCache, RowStore
+from outrider.client.drafters.drawing import Drawn, Entries
 from outrider.client.drafters.graph import Answer, Array, Graph, Ints
-from outrider.client.drafters.growth import ROOT, Pool
+from outrider.client.drafters.growth import ROOT, Growing, Pool
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 
@@ -114,7 +115,10 @@ class TreeDrafter(SequenceDrafter, ABC):
         depth = min(budget.max_depth, budget.max_nodes, room)
         if depth < 1 or not self.ids:
             return self.count(Proposal.empty())
-        pool = Pool(replace(budget, max_depth=depth))
+        budget = replace(budget, max_depth=depth)
+        if budget.drawing is not None:
+            return self.count(self._draw(Drawn(budget, budget.drawing, self.ids, self._known(budget))))
+        pool = Pool(budget)
         fresh = pool.add_level([ROOT], ranked(self.feed_sequence(pool)))
         ancestors: dict[int, list[int]] = {ROOT: []}
         while frontier := pool.frontier(fresh):
@@ -125,6 +129,22 @@ class TreeDrafter(SequenceDrafter, ABC):
         proposal, kept = pool.proposal()
         self._remember(proposal, kept, pool)
         return self.count(proposal)
+
+    def _draw(self, drawn: Drawn) -> Proposal:
+        """The same for a draft whose nodes are drawn: nothing is dropped, so all of them are remembered."""
+        fresh = drawn.add_level([ROOT], logits(self.feed_sequence(drawn)))
+        ancestors: dict[int, list[int]] = {ROOT: []}
+        while frontier := drawn.frontier(fresh):
+            level = self._level(drawn, frontier, ancestors)
+            answer = self.feed_level(drawn, level)
+            self.cache.write(level.slot, answer.keys, answer.values)
+            fresh = drawn.add_level(frontier, logits(answer))
+        proposal = drawn.proposal()
+        self._remember(proposal, range(len(drawn.nodes)), drawn)
+        return proposal
+
+    def _known(self, budget: Budget) -> Law:
+        return self.confidence.at(budget.sampling.temperature)
 
     def accept(self, ids: Sequence[int]) -> None:
         """Append ``ids``; what was computed for proposed nodes along them moves into the sequence."""
@@ -144,11 +164,11 @@ class TreeDrafter(SequenceDrafter, ABC):
     # ------------------------------------------------------------------------------------------ what subclasses do
 
     @abstractmethod
-    def feed_sequence(self, pool: Pool) -> Answer:
+    def feed_sequence(self, pool: Growing) -> Answer:
         """Feed what is not cached, the last token always: its prediction is the answer."""
 
     @abstractmethod
-    def feed_level(self, pool: Pool, level: Level) -> Answer:
+    def feed_level(self, pool: Growing, level: Level) -> Answer:
         """Feed drafted tokens, all of them selected; their keys and values are kept by the caller."""
 
     def moved(self, node: int, position: int) -> bool:
@@ -166,7 +186,7 @@ class TreeDrafter(SequenceDrafter, ABC):
         """Mask of ``count`` consecutive tokens behind ``start`` cached ones: [count, start+count]."""
         return np.tri(count, start + count, start, dtype=np.bool_)
 
-    def _level(self, pool: Pool, frontier: list[int], ancestors: dict[int, list[int]]) -> Level:
+    def _level(self, pool: Growing, frontier: list[int], ancestors: dict[int, list[int]]) -> Level:
         """One level of the tree; new slots lie behind the sequence in the order of feeding."""
         base, past = self.length, self.length + len(pool.slots)
         mask = np.zeros((len(frontier), past + len(frontier)), np.bool_)
@@ -180,9 +200,13 @@ class TreeDrafter(SequenceDrafter, ABC):
         ids = [pool.nodes[index].token_id for index in frontier]
         return Level(frontier, ids, [position] * len(ids), mask)
 
-    def _remember(self, proposal: Proposal, kept: list[int], pool: Pool) -> None:
+    def _remember(self, proposal: Proposal, kept: Sequence[int], pool: Growing) -> None:
         draft = proposal.draft
-        children = {(parent, draft.ids[node]): node + 1 for node, parent in enumerate(draft.parents)}
+        children: dict[tuple[int, int], int] = {}
+        for node, parent in enumerate(draft.parents):
+            children.setdefault(
+                (parent, draft.ids[node]), node + 1
+            )  # of equal ones the first, which has most below it
         fed = {node + 1: index for node, index in enumerate(kept) if index in pool.slots}
         self._drafted = _Drafted(children, {node: pool.slots[index] for node, index in fed.items()}, fed)
 
@@ -201,6 +225,12 @@ class TreeDrafter(SequenceDrafter, ABC):
         self.cached += 1
         self.counters.reused += 1
         drafted.node = node
+
+
+def logits(answer: Answer) -> list[Entries]:
+    """Per selected row: its likeliest tokens and their logits, of a run without noise."""
+    scores = answer.log_probs if answer.scores is None else answer.scores
+    return list(zip(answer.token_ids, scores, strict=True))
 
 
 def ranked(answer: Answer) -> list[list[tuple[int, float]]]:
