@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outrider.cloud.events import Outcome, Verified, Verify, Work, WorkFailed
-from outrider.cloud.rules import EXACT, KNOWN, Audit, rulebook, served_names
+from outrider.cloud.rules import EXACT, KNOWN, Audit, rulebook, runs_ahead, served_names
 from outrider.netsim.world.toy import VOCABULARY, ToyEngine
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.draft import Draft, DraftKind
@@ -30,6 +30,7 @@ from outrider.shared.frames import (
     Window,
 )
 from outrider.shared.laws import SparseLaw
+from outrider.shared.rule_names import LOSSLESS, RUNS_AHEAD
 from outrider.shared.sampling import Sampling
 from tests.cloud.table_bench import FEATURES, PROMPT, SERVED, Bench, draft, ids_of, opening, turn
 
@@ -89,6 +90,12 @@ def test_an_operator_names_rules_one_by_one_or_in_groups() -> None:
         with pytest.raises(ConfigError, match="--rules") as refused:
             served_names(words)
         assert remedy in refused.value.remedy
+
+
+def test_devices_know_the_rules_by_name() -> None:
+    """What a device takes for exact, and for one under which the target goes on alone, is what the rules declare."""
+    assert {rule.name for rule in KNOWN.rules if not rule.lossy} == LOSSLESS
+    assert {rule.name for rule in KNOWN.rules if runs_ahead(rule)} == RUNS_AHEAD
 
 
 @pytest.mark.parametrize("name", ["overaccept", "judge", "residual", "no such rule"])
