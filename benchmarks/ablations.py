@@ -147,13 +147,13 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def that_counts(rest: Sequence[str]) -> list[str]:
-    """Options of the training without those that say where target states lie: they change no figure."""
+    """Words of the training that decide a figure: files by name, and nothing of where target and its states lie."""
     kept: list[str] = []
     for word in rest:
-        if kept and kept[-1].startswith("--cache"):
+        if kept and kept[-1].startswith(("--cache", "--target")):
             kept.pop()
         else:
-            kept.append(word)
+            kept.append(Path(word).name if "/" in word else word)
     return kept
 
 
