@@ -126,6 +126,10 @@ class Budget:
     """What the draft has to be worth; None: it is grown to ``max_nodes`` whatever that costs."""
     drawing: Drawing | None = None
     """Draw the children, and say from which laws; None: choose them."""
+    generated_from: int = 0
+    """Where the answer begins, for penalties; read where the sampling adjusts logits."""
+    stop_ids: tuple[int, ...] = ()
+    """What ends it, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

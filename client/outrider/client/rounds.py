@@ -123,8 +123,14 @@ class RoundMachine(OpenMachine):
     # --------------------------------------------------------------------------------------------------- drafting on
 
     def _ask(self, budget: Budget) -> None:
-        if self.turn is not None:
-            self.propose(replace(budget, sampling=self.turn.sampling))
+        turn = self.turn
+        if turn is not None:
+            told = {
+                "sampling": turn.sampling,
+                "generated_from": turn.generated_from,
+                "stop_ids": turn.stop_ids,
+            }
+            self.propose(replace(budget, **told))  # type: ignore[arg-type]
 
     def _draft_on(self, depth: int, under_way: int) -> None:
         """Draft ahead of the verdicts, quietly, at most ``depth`` tokens beyond what has gone out."""

@@ -47,6 +47,11 @@ def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_
     tokenizer = Tokenizer.from_folder(loaded.folder)
     stops = end_ids(loaded, tokenizer)
     prompt = _prompt_ids(question, tokenizer, loaded)
+    beyond = [token_id for token_id, _ in question.sampling.logit_bias if token_id >= loaded.vocabulary]
+    if beyond:
+        raise InvalidField(
+            "sampling.logit_bias", f"id {beyond[0]} is outside the vocabulary of {loaded.vocabulary}"
+        )
     worker = Worker(Engine(loaded, KV_BYTES))
     limit = min(question.max_tokens, loaded.max_context - len(prompt))
     answer = _Answer(tokenizer, stops, question.stops)

@@ -18,6 +18,7 @@ from outrider.client.drafters.buffers import Mask, OwnCache, RowStore
 from outrider.client.drafters.drawing import Drawn, Entries
 from outrider.client.drafters.graph import Answer, Array, Graph, Ints
 from outrider.client.drafters.growth import ROOT, Growing, Pool
+from outrider.client.drafters.warped import Adjusting
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 
@@ -35,6 +36,7 @@ class Coins:
         self._kept: dict[tuple[int, int], Array] = {}
         self.none = np.zeros(len(vocabulary), np.float32)
         """Noise of greedy answers [V_d]."""
+        self._places: dict[int, int] = {}
 
     def at(self, seed: int, position: int) -> Array:
         """Noise of the token at ``position``: [V_d]."""
@@ -45,6 +47,12 @@ class Coins:
             full = gumbel(seed, position, self._vocabulary, len(self._vocabulary))
             self._kept[key] = np.asarray(full, np.float32)
         return self._kept[key]
+
+    def of_ids(self, sampling: Sampling, position: int, ids: Sequence[int]) -> Array:
+        """The same noise, of some target ids of the draft vocabulary: [n]."""
+        self._places = self._places or {token: place for place, token in enumerate(self._vocabulary.tolist())}
+        noise: Array = self.of(sampling, position)[0][[self._places[token_id] for token_id in ids]]
+        return noise
 
     def of(self, sampling: Sampling, position: int) -> tuple[Array, float]:
         """What a graph perturbs its logits with at ``position``: noise [V_d], and the inverse temperature."""
@@ -119,13 +127,16 @@ class TreeDrafter(SequenceDrafter, ABC):
         if budget.drawing is not None:
             return self.count(self._draw(Drawn(budget, budget.drawing, self.ids, self._known(budget))))
         pool = Pool(budget)
-        fresh = pool.add_level([ROOT], ranked(self.feed_sequence(pool)))
+        adjusting = None
+        if budget.sampling.adjusts:
+            adjusting = Adjusting(pool, self.ids, self.layout, self.coins.of_ids)
+        fresh = pool.add_level([ROOT], children([ROOT], self.feed_sequence(pool), adjusting))
         ancestors: dict[int, list[int]] = {ROOT: []}
         while frontier := pool.frontier(fresh):
             level = self._level(pool, frontier, ancestors)
             answer = self.feed_level(pool, level)
             self.cache.write(level.slot, answer.keys, answer.values)
-            fresh = pool.add_level(frontier, ranked(answer))
+            fresh = pool.add_level(frontier, children(frontier, answer, adjusting))
         proposal, kept = pool.proposal()
         self._remember(proposal, kept, pool)
         return self.count(proposal)
@@ -231,6 +242,13 @@ def logits(answer: Answer) -> list[Entries]:
     """Per selected row: its likeliest tokens and their logits, of a run without noise."""
     scores = answer.log_probs if answer.scores is None else answer.scores
     return list(zip(answer.token_ids, scores, strict=True))
+
+
+def children(
+    parents: Sequence[int], answer: Answer, adjusting: Adjusting | None
+) -> list[list[tuple[int, float]]]:
+    """Each parent's children, ranked anew where the target's logits are adjusted."""
+    return ranked(answer) if adjusting is None else adjusting.children(parents, answer)
 
 
 def ranked(answer: Answer) -> list[list[tuple[int, float]]]:

@@ -7,11 +7,14 @@ anew. What a bias lifts from further down is missed. This bears on acceptance al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.client.drafters.graph import Answer, Array, Layout
+from outrider.client.drafters.growth import ROOT, Pool
 from outrider.shared.penalties import among
 from outrider.shared.sampling import History, Sampling, adjusted
 
@@ -51,3 +54,46 @@ def reranked(best: Best, sampling: Sampling, text: History | None, count: int) -
     after -= np.log(rest + float(np.sum(np.exp(after))))
     ranks = np.argsort(-after, kind="stable")[:count]
     return [(int(ids[rank]), float(after[rank])) for rank in ranks if np.isfinite(after[rank])]
+
+
+class Adjusting:
+    """Ranks the children in one draft anew; makes its pool ask for more of them."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        ids: Sequence[int],
+        layout: Layout,
+        noise: Callable[[Sampling, int, Sequence[int]], Array],
+    ) -> None:
+        """``ids`` is the sequence that the draft continues, ``noise`` gives that of ids at a position."""
+        budget = pool.budget
+        self._pool, self._noise, self._length = pool, noise, len(ids)
+        self._sampling = budget.sampling
+        self._text = budget.sampling.history(ids, budget.generated_from, budget.stop_ids)
+        self._wanted = pool.shape.children
+        temperature = budget.sampling.temperature
+        self._slope = temperature / layout.kappa_at(temperature) if temperature else 1.0 / layout.kappa
+        pool.shape = replace(pool.shape, children=pool.shape.children + SPARE)
+
+    def children(self, parents: Sequence[int], answer: Answer) -> list[list[tuple[int, float]]]:
+        """Per parent (ROOT = the base) its children as (id, log-probability), best first."""
+        return [self._of(parent, answer, row) for row, parent in enumerate(parents)]
+
+    def _of(self, parent: int, answer: Answer, row: int) -> list[tuple[int, float]]:
+        path = self._path(parent)
+        ids, likely = answer.token_ids[row], answer.log_probs[row]
+        if answer.scores is None:  # a graph that does not tell them cannot be ranked anew
+            return list(zip(ids.tolist(), likely.tolist(), strict=True))[: self._wanted]
+        noise = self._noise(self._sampling, self._length + len(path), ids.tolist()).astype(np.float64)
+        text = None if self._text is None else self._text.then(path)
+        best = Best(ids, answer.scores[row], likely, noise, self._slope)
+        return reranked(best, self._sampling, text, self._wanted)
+
+    def _path(self, node: int) -> tuple[int, ...]:
+        """The ids from the base to a node of the pool."""
+        ids: list[int] = []
+        while node != ROOT:
+            ids.append(self._pool.nodes[node].token_id)
+            node = self._pool.nodes[node].parent
+        return tuple(reversed(ids))
