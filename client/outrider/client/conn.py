@@ -42,6 +42,8 @@ class Conn:
     assumed: Limits = field(default_factory=Limits)
     """The limits taken for granted until Opened tells them."""
     opened: Opened | None = None
+    asked: tuple[Feature, ...] = ()
+    """The features that Open asked for."""
     have: Anchor = EMPTY
     """What Open said the device holds."""
     turn: int = 0
@@ -124,14 +126,12 @@ def on_path(draft: Draft, ids: Sequence[int]) -> bool:
     """Whether ``ids`` are a path of the draft from its base."""
     if draft.is_chain:
         return draft.ids[: len(ids)] == tuple(ids)
-    node = 0
+    rows = {0}  # where siblings are equal, each of them may be meant
     for token_id in ids:
-        found = (i for i, parent in enumerate(draft.parents) if parent == node and draft.ids[i] == token_id)
-        child = next(found, None)
-        if child is None:
-            return False
-        node = child + 1
-    return True
+        rows = {
+            n + 1 for n, parent in enumerate(draft.parents) if parent in rows and draft.ids[n] == token_id
+        }
+    return bool(rows)
 
 
 def commit_conflict(commit: Commit, sequence: TokenSequence, turn_start: int, longest: int) -> str | None:

@@ -102,10 +102,6 @@ class Drawing:
     """Entries of a law, at most."""
     bits: int = 12
     """Probabilities are multiples of 2^-bits."""
-    generated_from: int = 0
-    """Where the answer begins, for warps that look at the text."""
-    stop_ids: tuple[int, ...] = ()
-    """Nothing is drawn below these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +125,7 @@ class Budget:
     generated_from: int = 0
     """Where the answer begins, for penalties; read where the sampling adjusts logits."""
     stop_ids: tuple[int, ...] = ()
-    """What ends it, likewise."""
+    """What ends it, likewise; nothing is drawn below these."""
 
 
 @dataclass(frozen=True, slots=True)

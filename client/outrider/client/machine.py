@@ -39,6 +39,7 @@ from outrider.shared.frames import (
     DownFrame,
     Drain,
     Failure,
+    Feature,
     FinishReason,
     Opened,
     Pong,
@@ -136,6 +137,10 @@ class SessionMachine(RoundMachine):
         if self.turn is None or conn.turn == self.turn_number:
             return
         if conn.opened is not None and not self.understood(conn.opened):
+            return
+        if (self.manner is not None) is not (Feature.DRAFT_LAWS in conn.granted):
+            if self.candidate is None:
+                self.dial(fresh=False)  # what a stream may do is agreed when it opens
             return
         conn.turn, conn.known = self.turn_number, self.turn_start
         conn.progress_at, conn.run_until, conn.busy_until = self.now, 0, 0.0

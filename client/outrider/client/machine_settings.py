@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from outrider.shared.frames import Feature, Fingerprints, Limits, RowEncoding
@@ -69,5 +70,7 @@ class MachineSettings:
     steer_s: float = 1.0
     steer_tokens: int = 16
     """A window is sent again after this much time or this many tokens of run-ahead."""
+    draft_secret: bytes = field(default_factory=lambda: os.urandom(32), repr=False)
+    """What drawn drafts are drawn with; a verifier that knew it could choose what it judges."""
     max_violations: int = 3
     """Protocol violations after which the verifier is given up."""

@@ -53,9 +53,14 @@ class OpenMachine(DialMachine):
             return
         held = len(self.sequence)
         conn.have = self.turn.keep if held == self.turn_start else self.sequence.anchor
-        conn.turn = self.turn_number
+        conn.turn, conn.asked = self.turn_number, self.features
         conn.opened_sent_at = conn.heard_at = conn.progress_at = self.now
         self.send(conn, self._open_frame(conn))
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """What is asked of the verifier; laws only where the turn's rule compares them, for they exclude others."""
+        return (*self.settings.features, *((Feature.DRAFT_LAWS,) if self.manner is not None else ()))
 
     def _open_frame(self, conn: Conn) -> Open:
         turn = self.turn
@@ -79,7 +84,7 @@ class OpenMachine(DialMachine):
             window=window,
             protocol_min=turn.protocol,
             fingerprints=Fingerprints(prints.law, prints.tokenizer, self.bundle),
-            features=self.settings.features,
+            features=conn.asked,
             context=self._inline_context(conn),
             draft=self._first_draft(conn, window),
             rows=wanted,
@@ -92,7 +97,7 @@ class OpenMachine(DialMachine):
         return Context(0, ids) if ids and len(pack_ids(ids)) <= conn.limits.max_inline_context_bytes else None
 
     def _first_draft(self, conn: Conn, window: Window) -> DraftFrame:
-        ids = tuple(self.tail.ids[: conn.limits.max_chain_tokens])
+        ids = tuple(self.tail.ids[: conn.limits.max_chain_tokens]) if self.manner is None else ()
         draft = Draft.chain(ids)
         self.note_round(conn, draft, len(self.sequence), len(ids))
         base = self.sequence.anchor
@@ -148,7 +153,7 @@ class OpenMachine(DialMachine):
             return "Opened came unasked"
         if frame.epoch != conn.epoch:
             return f"epoch {frame.epoch} came back for {conn.epoch}"
-        if not set(frame.features) <= set(self.settings.features):
+        if not set(frame.features) <= set(conn.asked):
             return "features were granted that nobody asked for"
         if frame.attach is Attach.NEED_CONTEXT:
             return (
@@ -220,13 +225,14 @@ class OpenMachine(DialMachine):
         conn = self.active
         opened = conn.opened if conn is not None else None
         step = self.draft_step
+        granted = conn.granted if conn else frozenset()
         temperature = self.turn.sampling.temperature if self.turn is not None else 0.0
         inputs = PacingInputs(
             link=self.link,
             length=len(self.sequence),
             remaining=max(self.max_length - len(self.sequence), 0),
             drafter=self.drafter_ready,
-            granted=conn.granted if conn else frozenset(),
+            granted=granted if self.runs_ahead else granted - {Feature.RUN_AHEAD, Feature.PIPELINE},
             limits=opened.limits if opened else Limits(),
             cost=opened.cost if opened else CostCurve(),
             rtt_s=self.deadlines.srtt_s,
@@ -240,11 +246,14 @@ class OpenMachine(DialMachine):
             dry=self.rounds_dry,
             law=self.confidence.at(temperature),
         )
-        return self.pacing.plan(inputs)
+        plan = self.pacing.plan(inputs)
+        if self.runs_ahead:
+            return plan
+        return replace(plan, run_ahead=0, rounds=1, ahead=plan.ahead if self.manner is None else 0)
 
     def window(self, conn: Conn, plan: Plan, seen: Anchor) -> Window:
         """What is held and how far the verifier may go on alone."""
-        wanted = Feature.RUN_AHEAD in (conn.granted if conn.opened else self.settings.features)
+        wanted = Feature.RUN_AHEAD in (conn.granted if conn.opened else conn.asked)
         until = 0
         if wanted and plan.run_ahead and self.stop_at is None and self.runs_ahead:
             until = min(len(self.sequence) + plan.run_ahead, UNLIMITED)

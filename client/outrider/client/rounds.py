@@ -6,15 +6,15 @@ from dataclasses import replace
 
 from outrider.client.conn import Conn, on_path
 from outrider.client.drafter import Budget
+from outrider.client.drawing import DrawMachine
 from outrider.client.events import Drafted, LinkState
-from outrider.client.opening import OpenMachine
 from outrider.client.plan import Plan
 from outrider.shared.anchor import extend
 from outrider.shared.draft import Draft
 from outrider.shared.frames import DraftFrame, Feature, Steer
 
 
-class RoundMachine(OpenMachine):
+class RoundMachine(DrawMachine):
     """The part of the session machine that drafts and sends."""
 
     _fresh_tree: Draft | None = None
@@ -26,12 +26,14 @@ class RoundMachine(OpenMachine):
     def on_drafted(self, event: Drafted) -> None:
         """The drafter has answered."""
         before = self.end
-        ids = self.take_proposal(event)
+        ids, drawn = self.take_proposal(event), self.was_asked_to_draw()
         if ids is None:
             return
         whole = event.base == before and ids == event.proposal.best_ids
         self._fresh_tree = event.proposal.draft if whole else None
         self._just_drafted = True
+        if drawn:
+            self.note_drawn(event)
 
     def advance(self) -> None:
         """Send the next round if one may go, otherwise draft on; show what is drafted when nothing timely comes."""
@@ -41,7 +43,10 @@ class RoundMachine(OpenMachine):
             return
         conn = self.active if self.active is not None and self.active.turn == self.turn_number else None
         plan = self.plan()
-        if conn is not None:
+        manner = self.manner
+        if conn is not None and manner is not None:
+            self.draw_or_send(conn, plan, manner)
+        elif conn is not None:
             self._send_or_propose(conn, plan, tree, drafted)
         if self.alone and self.writes_alone:
             self._write_alone()

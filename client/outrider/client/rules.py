@@ -1,12 +1,54 @@
-"""The rule a turn asks for, as the command line says it, and what a verifier reports of it."""
+"""The rule a turn asks for, as the command line says it, how drafts for it are drawn, and what is reported of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+from outrider.shared.draft import DraftKind
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import Rule, RuleReport, Turn
 from outrider.shared.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a rule that compares laws wants its drafts drawn."""
+
+    kind: DraftKind
+    first: int = 1
+    """Children of the base, where trees are wanted."""
+    below: int = 1
+    """Children of any other node."""
+
+
+_CHAIN = Manner(DraftKind.SAMPLED)
+_TREE = Manner(DraftKind.DISTINCT, 4, 4)
+"""Without replacement: no rule that takes both kinds accepts more of independent draws."""
+_MANNERS: Mapping[str, Manner] = MappingProxyType(
+    {
+        "residual": _CHAIN,
+        "block": _CHAIN,
+        "multidraft": _TREE,
+        "batch": Manner(DraftKind.SAMPLED, 4, 1),
+        "traversal": _TREE,
+        "typical-or": _CHAIN,
+        "kl": _CHAIN,
+    }
+    | {
+        name + ending: _CHAIN
+        for name in ("overaccept", "lenience", "top-m", "relative-margin")
+        for ending in ("", "-uno")
+    }
+)
+
+
+def manner_of(rule: Rule) -> Manner | None:
+    """How drafts for a rule are drawn; None for rules that go by ids alone, and for those not known here."""
+    return _MANNERS.get(rule.name)
+
 
 AUTO = "auto"
 OPTION = "--rule"

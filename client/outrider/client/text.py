@@ -38,6 +38,7 @@ from outrider.client.journal import (
     turn_record,
 )
 from outrider.client.machine_settings import MachineSettings
+from outrider.client.rules import Manner, manner_of
 from outrider.client.tail import Tail
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.errors import OutriderError
@@ -207,6 +208,11 @@ class TextMachine:
     def runs_ahead(self) -> bool:
         """Whether the turn's rule lets the target go on alone."""
         return self.turn is None or self.turn.rule.name in RUNS_AHEAD
+
+    @property
+    def manner(self) -> Manner | None:
+        """How drafts for the turn's rule are drawn; None where they are chosen."""
+        return None if self.turn is None else manner_of(self.turn.rule)
 
     def finish(self, reason: str, *, verified: bool, error: OutriderError | None = None) -> None:
         """End the turn; tokens drafted beyond it are gone."""

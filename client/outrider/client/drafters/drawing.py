@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from outrider.client.drafters.shapes import DEFAULT_LAW, Node, sparse_tree, wort
 from outrider.shared.coins import Purpose, coin
 from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.laws import MAX_ENTRIES, SparseLaw, quantise, sample, sample_distinct
+from outrider.shared.penalties import among
 from outrider.shared.sampling import History, Sampling, law
 
 Entries = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -39,20 +39,9 @@ def sparse_law(entries: Entries, sampling: Sampling, text: History | None, drawi
     """
     order = np.argsort(entries[0], kind="stable")
     ids, logits = entries[0][order], entries[1][order]
-    # One more entry, out of the question, stands for all ids that were cut off.
-    compact = np.append(logits, -np.inf)
-    place = {token: index for index, token in enumerate(ids.tolist())}
-    biases = tuple((place[token], shift) for token, shift in sampling.logit_bias if token in place)
-    warps = replace(sampling, logit_bias=biases) if sampling.logit_bias else sampling
-    probabilities = law(compact, warps, None if text is None else _compacted(text, place))[:-1]
+    few, short = among(ids, sampling, text)
     top = min(drawing.top, MAX_ENTRIES, 1 << drawing.bits)
-    return quantise(probabilities, top=top, bits=drawing.bits, ids=ids)
-
-
-def _compacted(text: History, place: dict[int, int]) -> History:
-    rest = len(place)
-    stops = tuple(sorted({place.get(token, rest) for token in text.stop_ids}))
-    return History(tuple(place.get(token, rest) for token in text.ids), text.generated_from, stops)
+    return quantise(law(logits, few, short), top=top, bits=drawing.bits, ids=ids)
 
 
 def places(budget: Budget, drawing: Drawing, known: Law = ()) -> tuple[Node, ...]:
@@ -83,7 +72,7 @@ class Drawn:
         self.nodes: list[Candidate] = []
         self.slots: dict[int, int] = {}
         self._position = len(ids)
-        self._text = budget.sampling.history(ids, drawing.generated_from, drawing.stop_ids)
+        self._text = budget.sampling.history(ids, budget.generated_from, budget.stop_ids)
         self._tree = places(budget, drawing, known)
         self._below: dict[int, list[int]] = {}
         """Per place (0 = the base, k = node k-1 of the form) the places below it, in rank order."""
@@ -103,7 +92,7 @@ class Drawn:
 
     def frontier(self, fresh: Sequence[int]) -> list[int]:
         """Which of the newest level have children to come."""
-        stops = self.drawing.stop_ids
+        stops = self.budget.stop_ids
         return [
             node
             for node in fresh
