@@ -13,12 +13,13 @@ from scipy.optimize import minimize
 
 from outrider.cloud.judge.families import Split
 from outrider.cloud.judge.features import CandidateStates, States
-from outrider.cloud.judge.fit import FitSetting, delta_for_recall, fit
+from outrider.cloud.judge.fit import FitSetting, delta_for_recall, fit, verdict
 from outrider.cloud.judge.head import Feature, JudgeHead, Polarity, Position
 from outrider.cloud.judge.logistic import fit_logistic, platt
 from outrider.cloud.judge.measures import Measures
 from outrider.cloud.judge.mine import Label, Source
 from outrider.cloud.judge.records import Row
+from outrider.cloud.judge.stats import Interval
 from outrider.cloud.judge.table import folds, parts, table
 from outrider.shared.errors import ConfigError
 
@@ -229,3 +230,16 @@ def test_labels_of_one_class_are_refused() -> None:
     ]
     with pytest.raises(ConfigError, match="no good or no bad tokens among the training labels"):
         fitted(only_good)
+    with pytest.raises(ConfigError, match="no good or no bad tokens among the validation labels"):
+        fitted([row for row in make_rows(1.0) if row.split is Split.TRAIN])
+    with pytest.raises(ConfigError, match="no good or no bad tokens among the training labels"):
+        fitted([])
+
+
+def test_a_verdict_says_what_the_interval_and_the_baselines_say() -> None:
+    """Above one half and above every baseline, above one half only, around one half, below it."""
+    known = {"probability": 0.8, "kl": None}
+    assert verdict(Interval(0.9, 0.8, 0.95), known) == "learned something that none of the baselines knows"
+    assert "no more than probability knows" in verdict(Interval(0.7, 0.6, 0.8), known)
+    assert "holds one half" in verdict(Interval(0.6, 0.4, 0.8), known)
+    assert "below one half" in verdict(Interval(0.3, 0.2, 0.4), known)

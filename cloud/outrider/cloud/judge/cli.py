@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from outrider.cloud.judge.command import CompareRequest
 
 app = typer.Typer(help="Judge Decoding: mine labels, fit a head, compare it.", no_args_is_help=True)
 
@@ -148,11 +151,9 @@ def evaluate(
 
     Prompts are of templates that no label came from. Default families: those the labels are of.
     """
-    from outrider.cloud.judge import command
-    from outrider.cloud.judge.tables import comparison_table
-    from outrider.cloud.judge.workshop import families, open_workshop
+    from outrider.cloud.judge.command import CompareRequest
 
-    request = command.CompareRequest(
+    request = CompareRequest(
         head=head,
         labels=labels,
         delta=delta,
@@ -163,14 +164,25 @@ def evaluate(
         seed=seed,
         work=work,
     )
-    found = families(family or command.families_of(labels))
-    shop = open_workshop(drafter, target, dtype, threads, _say)
-    with shop.passes:
-        result = command.compare(shop, found, request, _say)
-    typer.echo("\n".join([comparison_table(result["rows"]), *result["findings"]]))
+    result = _compare(request, family or [], drafter, (target, dtype, threads))
     if json_out is not None:
         json_out.parent.mkdir(parents=True, exist_ok=True)
         json_out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def _compare(
+    request: CompareRequest, names: list[str], drafter: str | None, target: tuple[str, str, int]
+) -> dict[str, Any]:
+    from outrider.cloud.judge import command
+    from outrider.cloud.judge.tables import comparison_table
+    from outrider.cloud.judge.workshop import families, open_workshop
+
+    found = families(names or command.families_of(request.labels))
+    shop = open_workshop(drafter, *target, _say)
+    with shop.passes:
+        result = command.compare(shop, found, request, _say)
+    typer.echo("\n".join([comparison_table(result["rows"]), "", *result["findings"]]))
+    return result
 
 
 def _one_of(kind: Any, given: str, option: str) -> Any:

@@ -171,7 +171,7 @@ def findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     margin = max(1.645 * math.sqrt(judge["discordant"] / judge["prompts"]), 3 / judge["prompts"])
     said.append(
         f"judge: accuracy {judge['accuracy'][0]:.3f} against {lossless['accuracy'][0]:.3f} lossless "
-        f"(p = {judge['p_lossless']:.3g}); a drop of {max(lost, 0) + margin:.3f} cannot be excluded"
+        f"(p = {judge['p_lossless']:.3g}); a drop of {min(1.0, max(lost, 0.0) + margin):.3f} cannot be excluded"
     )
     for row in rows:
         if row["name"] in (TARGET, DRAFT, LOSSLESS, JUDGE):

@@ -200,6 +200,8 @@ def learned(interval: Interval) -> bool:
 
 def verdict(interval: Interval, baselines: Mapping[str, float | None]) -> str:
     """What the AUC means, in a sentence."""
+    if interval.high < 0.5:
+        return "learned nothing that holds: the AUC on unseen templates lies below one half"
     if not learned(interval):
         return "learned nothing: the interval of the AUC on unseen templates holds one half"
     better = [name for name, value in baselines.items() if value is not None and value >= interval.value]

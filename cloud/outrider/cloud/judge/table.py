@@ -57,7 +57,7 @@ def table(rows: Iterable[Row], feature: Feature, position: Position) -> Table:
     if len({len(state) for state in states}) > 1:
         raise ConfigError("LABELS", "states of different targets")
     return Table(
-        x=np.asarray(states, np.float64).reshape(len(states), -1),
+        x=np.asarray(states, np.float64).reshape(len(states), len(states[0]) if states else 0),
         good=np.asarray([label.good for _, label in pairs], bool),
         mined=np.asarray([label.source is Source.MINED for _, label in pairs], bool),
         prompts=tuple(row.prompt for row, _ in pairs),
