@@ -8,6 +8,7 @@ import pytest
 
 from outrider.cloud.describe import COST_WIDTHS, features, measure_cost
 from outrider.cloud.events import Outcome, Work, WorkFailed
+from outrider.cloud.rules import rulebook
 from outrider.shared.errors import OutriderError
 from outrider.shared.frames import Feature
 from tests.toy_engine import ToyEngine
@@ -39,11 +40,12 @@ def test_an_engine_that_cannot_work_is_not_served() -> None:
 
 
 def test_only_what_can_be_granted_is_offered() -> None:
-    """Rows need a drafter, padding a profile; draft laws are not part of this version."""
+    """Rows need a drafter, padding a profile, draft laws a rule that reads them."""
     assert Feature.STATE_ROWS not in features(rows=False, padding="off")
     assert Feature.PADDING not in features(rows=True, padding="off")
     assert {Feature.STATE_ROWS, Feature.PADDING} <= set(features(rows=True, padding="bucket"))
-    assert Feature.DRAFT_LAWS not in features(rows=True, padding="bucket")
+    for names, offered in ((("residual",), True), (("typical",), True), (("coupled", "delta"), False)):
+        assert (Feature.DRAFT_LAWS in features(rows=False, padding="off", rules=rulebook(names))) is offered
 
 
 def test_limits_are_told_as_the_table_applies_them() -> None:
