@@ -122,6 +122,32 @@ def test_seeds_fix_sampled_text(world: World) -> None:
     assert world.answer(PROMPT, *sampled, "--seed", str(first["seed"] + 1))["ids"] != first["ids"]
 
 
+def test_warps_and_log_probs_are_options(world: World) -> None:
+    """With every warp on, drafting changes neither ids nor log-probabilities; in a pipe these go to stderr."""
+    options = [
+        "--max-tokens",
+        "16",
+        "--temperature",
+        "0.8",
+        "--seed",
+        "3",
+        "--min-p",
+        "0.02",
+        "--min-tokens",
+        "8",
+    ]
+    options += ["--repetition-penalty", "1.2", "--presence-penalty", "0.4", "--frequency-penalty", "0.2"]
+    options += ["--logit-bias", "9=2.5", "--logit-bias", "30=-4"]
+    base = world.answer(PROMPT, "--draft", "none", "--logprobs", *options)
+    told = base["log_probs"]
+    assert len(told["raw"]) == len(told["warped"]) == len(base["ids"]) and max(told["warped"]) <= 0
+    found = world.answer(PROMPT, "--draft", "tree", "--pacing", "edge", "--logprobs", *options)
+    assert (found["ids"], found["log_probs"]) == (base["ids"], told)
+    plain = world.run("generate", PROMPT, "--server", world.verifier.address, "--logprobs", *options)
+    assert plain.stdout == printable(base["text"]) + "\n" and f"{told['raw'][0]:8.3f}" in plain.stderr
+    assert "log_probs" not in world.answer(PROMPT, *options)
+
+
 def test_a_stop_string_is_not_printed(world: World) -> None:
     """The text ends right before it, in a pipe as in JSON."""
     whole = world.answer(PROMPT, "--max-tokens", "24")["text"]
@@ -205,6 +231,8 @@ def test_standalone_needs_a_bundle_and_nothing_else(world: World, tmp_path: Path
         (("generate", PROMPT, "--draft", "bush"), 2, "--draft"),
         (("generate", "", "--server", NOBODY), 2, "PROMPT"),
         (("generate", PROMPT, "--server", NOBODY, "--temperature", "-1"), 2, "temperature"),
+        (("generate", PROMPT, "--server", NOBODY, "--logit-bias", "x=1"), 2, "sampling.logit_bias"),
+        (("generate", PROMPT, "--server", NOBODY, "--repetition-penalty", "0"), 2, "repetition_penalty"),
         (("generate", PROMPT, "--server", NOBODY, "--bundle", "/nowhere.onnx"), 78, "/nowhere.onnx"),
         (("generate", "--resume", "/nowhere.journal", "--server", NOBODY), 78, "/nowhere.journal"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -169,6 +170,40 @@ def test_generate_reads_prompts_from_arguments_and_pipes(target: Path) -> None:
     by_argument = json.loads(run(*common, "--seed", "5", "hello there").stdout)
     by_pipe = json.loads(run(*common, "--seed", "5", stdin="hello there").stdout)
     assert by_argument == by_pipe and len(by_argument["ids"]) <= 6
+
+
+def test_generate_takes_every_warp_and_tells_log_probs(target: Path) -> None:
+    """The options reach the law, a stop string ends text and ids, and each id comes with both log-probabilities."""
+    common = ["generate", "--target", str(target), "--threads", "1", "-n", "24", "--json", "hello there"]
+    usual = json.loads(run(*common).stdout)
+    warps = ["--repetition-penalty", "1.3", "--presence-penalty", "0.5", "--frequency-penalty", "0.5"]
+    warps += ["--min-p", "0.05", "--min-tokens", "9", "--logit-bias", "9=4", "--logit-bias", "12=3.5"]
+    done = run(*common, *warps, "--temperature", "0.7", "--seed", "4", "--logprobs")
+    assert done.returncode == 0, done.stderr
+    warped = json.loads(done.stdout)
+    told = warped["log_probs"]
+    assert warped["ids"] != usual["ids"] and "log_probs" not in usual
+    assert len(told["raw"]) == len(told["warped"]) == len(warped["ids"])
+    assert max(told["raw"] + told["warped"]) <= 0
+    stop = re.findall("[!-~]{2}", usual["text"])[0]
+    ended = json.loads(run(*common, "--stop", stop).stdout)
+    assert ended["text"] == usual["text"][: usual["text"].index(stop)] and ended["finish"] == "stop"
+    assert usual["ids"][: len(ended["ids"])] == ended["ids"] != usual["ids"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--logit-bias", "5", "sampling.logit_bias"),
+        ("--logit-bias", "999999=1", "vocabulary"),
+        ("--min-p", "2", "sampling.min_p"),
+        ("--presence-penalty", "3", "sampling.presence_penalty"),
+    ],
+)
+def test_a_warp_out_of_range_is_a_usage_error(target: Path, option: str, value: str, said: str) -> None:
+    """It is refused by name, in one line."""
+    done = run("generate", "--target", str(target), "-n", "1", option, value, "hello")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("ids", ["", "1,x", "-1"])

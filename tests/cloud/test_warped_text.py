@@ -23,10 +23,10 @@ from tests.tiny import END_ID, VOCABULARY, make_target
 
 PROMPT = probe_ids(VOCABULARY, 11)
 NEW = 16
-BASE: dict[str, Any] = {"logit_bias": ((5, 4.0), (9, 3.5))}
+BASE: dict[str, Any] = {"logit_bias": ((5, 3.0), (9, 2.5))}
 """Two ids that come often, so that there is something to penalise."""
 EACH: dict[str, dict[str, Any]] = {
-    "bias": {"logit_bias": ((5, 4.0), (9, 3.5), (12, 5.0))},
+    "bias": {"logit_bias": ((5, 3.0), (9, 2.5), (12, 4.0))},
     "repetition": {"repetition_penalty": 1.5},
     "presence": {"presence_penalty": 1.5},
     "frequency": {"frequency_penalty": 1.2},

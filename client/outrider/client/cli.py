@@ -16,6 +16,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from outrider.shared.errors import ConfigError
+from outrider.shared.options import (
+    Biases,
+    Frequency,
+    MinP,
+    MinTokens,
+    Presence,
+    Repetition,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+)
 from outrider.shared.program import run, version_option
 
 if TYPE_CHECKING:
@@ -33,22 +45,7 @@ WORD_S = 2.0
 
 Server = Annotated[str | None, typer.Option(envvar="OUTRIDER_SERVER", help="The verifier's HOST:PORT.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", "-n", min=1, help="Longest answer, tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Choose among this many tokens; 0 is off.")]
-TopP = Annotated[float, typer.Option(help="Choose among the tokens that make up this probability; 0 is off.")]
 Seed = Annotated[int | None, typer.Option(help="Of the sampling noise; the same seed gives the same text.")]
-MinP = Annotated[
-    float, typer.Option(help="Only tokens this many times as likely as the likeliest; 0 is off.")
-]
-Repetition = Annotated[
-    float, typer.Option(help="Divides (multiplies, if negative) logits of tokens in the text; 1 is off.")
-]
-Presence = Annotated[float, typer.Option(help="Lowers tokens of the answer once, -2 to 2.")]
-Frequency = Annotated[float, typer.Option(help="Lowers tokens of the answer for each time, -2 to 2.")]
-Biases = Annotated[
-    list[str] | None,
-    typer.Option("--logit-bias", help="ID=VALUE, -100 to 100, added to a token. Repeatable."),
-]
 RuleName = Annotated[
     str,
     typer.Option(
@@ -56,12 +53,10 @@ RuleName = Annotated[
         help="Verification rule, NAME[:PARAMETER=VALUE,…], of those the verifier serves; auto is exact.",
     ),
 ]
-MinTokens = Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")]
 Told = Annotated[
     bool,
     typer.Option("--logprobs", help="How likely each token was, raw and warped: in the JSON or on stderr."),
 ]
-Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")]
 System = Annotated[str | None, typer.Option("--system", "-s", help="System message.")]
 DraftKind = Annotated[Literal["chain", "tree", "none"], typer.Option(help="none is plain remote streaming.")]
 DrafterName = Annotated[

@@ -20,6 +20,18 @@ from outrider.cloud.train.cli import train
 from outrider.cloud.train.corpus_cli import corpus, corpus_stats
 from outrider.cloud.train.given_cli import corpus_given
 from outrider.shared.errors import ConfigError, InvalidField
+from outrider.shared.options import (
+    Biases,
+    Frequency,
+    MinP,
+    MinTokens,
+    Presence,
+    Repetition,
+    Stop,
+    Temperature,
+    TopK,
+    TopP,
+)
 from outrider.shared.program import run, version_option
 
 if TYPE_CHECKING:
@@ -54,6 +66,9 @@ ClientAuthorities = Annotated[
 TokenFile = Annotated[Path | None, typer.Option(help="Bearer tokens, one `name token` a line.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text on an address others can reach.")]
 MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus; 0 takes a free one.")]
+Told = Annotated[
+    bool, typer.Option("--logprobs", help="With --json: how likely each token was, raw and warped.")
+]
 NoSelfcheck = Annotated[bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")]
 
 _NONE = "none"
@@ -186,30 +201,18 @@ def generate(
     dtype: Dtype = "float32",
     threads: Threads = 0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens at most.")] = 256,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Only the k likeliest tokens; 0 is off.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Only the likeliest tokens up to this mass; 0 is off.")] = 0.0,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
-    min_p: Annotated[
-        float, typer.Option(help="Only tokens this many times as likely as the likeliest; 0 is off.")
-    ] = 0.0,
-    repetition_penalty: Annotated[
-        float, typer.Option(help="Divides (multiplies, if negative) logits of tokens in the text; 1 is off.")
-    ] = 1.0,
-    presence_penalty: Annotated[float, typer.Option(help="Lowers tokens of the answer once, -2 to 2.")] = 0.0,
-    frequency_penalty: Annotated[
-        float, typer.Option(help="Lowers tokens of the answer for each time, -2 to 2.")
-    ] = 0.0,
-    logit_bias: Annotated[
-        list[str] | None, typer.Option(help="ID=VALUE, -100 to 100, added to a token. Repeatable.")
-    ] = None,
-    min_tokens: Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")] = 0,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")
-    ] = None,
-    logprobs: Annotated[
-        bool, typer.Option("--logprobs", help="With --json: how likely each token was, raw and warped.")
-    ] = False,
+    min_p: MinP = 0.0,
+    repetition_penalty: Repetition = 1.0,
+    presence_penalty: Presence = 0.0,
+    frequency_penalty: Frequency = 0.0,
+    logit_bias: Biases = None,
+    min_tokens: MinTokens = 0,
+    stop: Stop = None,
+    logprobs: Told = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object with ids and text.")] = False,
 ) -> None:
     """Run the target alone: what every other way of running it must equal."""
