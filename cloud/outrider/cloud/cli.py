@@ -69,6 +69,12 @@ MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus; 0 ta
 Told = Annotated[
     bool, typer.Option("--logprobs", help="With --json: how likely each token was, raw and warped.")
 ]
+RuleNames = Annotated[
+    str, typer.Option(help="Rules that clients may ask for, separated by commas: names, lossless, or all.")
+]
+JudgeFile = Annotated[
+    Path | None, typer.Option(help="File of a judge's head; the rule judge is then served as well.")
+]
 NoSelfcheck = Annotated[bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")]
 
 _NONE = "none"
@@ -96,13 +102,8 @@ def serve(
     threads: Threads = 0,
     drafter: DrafterWeights = None,
     bundle: Bundle = None,
-    rules: Annotated[
-        str,
-        typer.Option(help="Rules that clients may ask for, separated by commas: names, lossless, or all."),
-    ] = "lossless",
-    judge: Annotated[
-        Path | None, typer.Option(help="File of a judge's head; the rule judge is then served as well.")
-    ] = None,
+    rules: RuleNames = "lossless",
+    judge: JudgeFile = None,
     kv_budget_mib: Annotated[int, typer.Option(help="Memory for all sessions' KV, MiB.")] = 2048,
     max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 64,
     max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0: the target's.")] = 0,
@@ -138,7 +139,7 @@ def serve(
         threads=threads,
         drafters=_drafter_folders(drafter),
         bundle=bundle,
-        rules=tuple(word.strip() for word in rules.split(",") if word.strip()),
+        rules=_words(rules),
         judge=judge,
         kv_budget_mib=kv_budget_mib,
         max_sessions=max_sessions,
@@ -152,6 +153,10 @@ def serve(
         selfcheck=not no_selfcheck,
     )
     raise typer.Exit(_serve(config))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _drafter_folders(given: list[str] | None) -> tuple[Path, ...]:
