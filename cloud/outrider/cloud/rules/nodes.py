@@ -31,7 +31,8 @@ from outrider.shared.sampling import (
 class Audit:
     """What a rule that compares one drafted token at a time did to the law, summed over the positions it tested.
 
-    Everything is an expectation over the coins and the drafted token, given the text before it; exact, not sampled.
+    Everything is an expectation over the coins and the drafted token, given the text before it; exact, not sampled, but
+    for `judge`, which knows its score at the drafted token only (`outrider.cloud.rules.audit.estimate`).
     """
 
     positions: int = 0
