@@ -8,12 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Measure drafters.", no_args_is_help=True)
+from outrider.cloud.evaluate.laws_cli import laws
+
+app = typer.Typer(help="Measure drafters and laws.", no_args_is_help=True)
+app.command()(laws)
 
 
 @app.callback()
 def evaluate() -> None:
-    """Measure drafters."""
+    """Measure drafters, and write down the laws that theorems are about."""
 
 
 @app.command()
