@@ -46,7 +46,7 @@ from outrider.netsim.world.schedule import DevicePlan
 from outrider.netsim.world.server import PRINTS, Replica
 from outrider.netsim.world.toy import STOP_ID, VOCABULARY, ToyDrafter, ToyTarget
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import DownFrame, Limits, Opened, RowEncoding
+from outrider.shared.frames import DownFrame, Limits, Opened, RowEncoding, Rule
 
 
 class Device:
@@ -151,7 +151,12 @@ class Device:
         if keep + len(turn.append_ids) > self.limits.max_context_tokens - 2:
             keep = 0  # a new conversation rather than one that cannot fit
         begin = Begin(
-            keep, turn.append_ids, turn.max_new, (STOP_ID,) if turn.knows_stop_ids else (), turn.sampling
+            keep,
+            turn.append_ids,
+            turn.max_new,
+            (STOP_ID,) if turn.knows_stop_ids else (),
+            turn.sampling,
+            Rule("greedy" if turn.sampling.greedy else "coupled"),
         )
         self.history.add(self.kernel.now, self.name, "begin", keep=keep, number=self.turns_begun)
         self.handle(begin)
