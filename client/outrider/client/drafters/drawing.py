@@ -39,7 +39,7 @@ def sparse_law(entries: Entries, sampling: Sampling, text: History | None, drawi
     """
     order = np.argsort(entries[0], kind="stable")
     ids, logits = entries[0][order], entries[1][order]
-    few, short = among(ids, sampling, text)
+    few, short = among(ids, sampling, text) if sampling.adjusts else (sampling, None)
     top = min(drawing.top, MAX_ENTRIES, 1 << drawing.bits)
     return quantise(law(logits, few, short), top=top, bits=drawing.bits, ids=ids)
 
@@ -114,9 +114,13 @@ class Drawn:
             node = self.nodes[node].parent
         return tuple(reversed(ids))
 
-    def _draw(self, parent: int, entries: Entries) -> list[int]:
+    def law(self, parent: int, entries: Entries) -> SparseLaw:
+        """What the children of ``parent`` are drawn from."""
         text = self._text.then(self.path(parent)) if self._text is not None else None
-        own = self._laws[parent] = sparse_law(entries, self.budget.sampling, text, self.drawing)
+        return sparse_law(entries, self.budget.sampling, text, self.drawing)
+
+    def _draw(self, parent: int, entries: Entries) -> list[int]:
+        own = self._laws[parent] = self.law(parent, entries)
         below = self._below.get(0 if parent == ROOT else self._placed[parent], [])
         above = self.nodes[parent].total if parent != ROOT else 0.0
         depth = self.nodes[parent].depth + 1 if parent != ROOT else 1
