@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from outrider.shared.errors import InvalidField
-from outrider.shared.noise import GUMBEL_MAX, gumbel, gumbel_of, words
+from outrider.shared.noise import gumbel, gumbel_of, words
 from outrider.shared.penalties import History as History
 from outrider.shared.penalties import Scores as Scores
 from outrider.shared.warps import (
@@ -233,15 +233,16 @@ def adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Log
 
 
 def _perturbed_best(warped: Scores, seed: int, position: int) -> tuple[int, float, float]:
-    """Id of the largest score + noise, that value, and the runner-up's.
+    """Id of the largest score + noise, that value, and the runner-up's (a lower one may stand for it beyond a near tie).
 
-    Noise is bounded, so ids too far below the best score cannot win nor come second by less than a near tie; logs are
-    only taken for the others.
+    What the likeliest id gets is a floor for the winner. An id reaches it only if its U is below exp(score - floor), for
+    noise of at least x means -log(1 - U) <= exp(-x), and -log(1 - U) > U; logarithms are taken of those few.
     """
     top = int(np.argmax(warped))
     bits = words(seed, position, len(warped))
-    floor = warped[top] + gumbel_of(bits[top : top + 1])[0] - GUMBEL_MAX - 1.0
-    near = np.flatnonzero(warped >= floor)
+    slack = 1.0 + NEAR_TIE * abs(float(warped[top]))
+    floor = warped[top] + gumbel_of(bits[top : top + 1])[0] - slack
+    near = np.flatnonzero(bits <= np.exp(warped - floor) * 2.0**32)
     perturbed = warped[near] + gumbel_of(bits[near])
     index, gap = _best_two(perturbed)
     best = float(perturbed[index])
