@@ -233,16 +233,17 @@ def adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Log
 
 
 def _perturbed_best(warped: Scores, seed: int, position: int) -> tuple[int, float, float]:
-    """Id of the largest score + noise, that value, and the runner-up's (a lower one may stand for it beyond a near tie).
+    """Id of the largest score + noise, that value, and the runner-up's (beyond a near tie perhaps a lower one's).
 
-    What the likeliest id gets is a floor for the winner. An id reaches it only if its U is below exp(score - floor), for
-    noise of at least x means -log(1 - U) <= exp(-x), and -log(1 - U) > U; logarithms are taken of those few.
+    What the likeliest id gets is a floor for the winner. An id reaches it only if its U is below exp(score - floor),
+    for noise of at least x means -log(1 - U) <= exp(-x), and -log(1 - U) > U; logarithms are taken of those few.
     """
     top = int(np.argmax(warped))
     bits = words(seed, position, len(warped))
     slack = 1.0 + NEAR_TIE * abs(float(warped[top]))
     floor = warped[top] + gumbel_of(bits[top : top + 1])[0] - slack
-    near = np.flatnonzero(bits <= np.exp(warped - floor) * 2.0**32)
+    with np.errstate(over="ignore"):  # at temperatures near 0 a near tie may be wider than any noise
+        near = np.flatnonzero(bits <= np.exp(warped - floor) * 2.0**32)
     perturbed = warped[near] + gumbel_of(bits[near])
     index, gap = _best_two(perturbed)
     best = float(perturbed[index])
