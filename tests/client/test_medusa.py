@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.client.cost import StepTimes
-from outrider.client.drafter import Budget, Confidence, Law, Prices, Proposal
+from outrider.client.drafter import Budget, Confidence, Drawing, Law, Prices, Proposal
 from outrider.client.drafters.graph import Array, Layout
 from outrider.client.drafters.medusa import MAX_HEADS, MedusaDrafter, MedusaGraph, make_medusa
 from outrider.client.drafters.shapes import DEFAULT_LAW, Node, sparse_tree
 from outrider.client.pacing import Size, draft_s
 from outrider.cloud.medusa.kind import KIND
+from outrider.shared.draft import DraftKind
+from outrider.shared.laws import quantise
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
 from tests.tiny_features import HIDDEN, VOCABULARY, medusa_settings, random_features, random_medusa
@@ -204,6 +206,26 @@ def test_each_head_guesses_the_coins_of_its_own_position(behind: int) -> None:
         expected = -np.log(np.exp(calibrated - calibrated.max()).sum())
         assert proposal.log_probs[level] == pytest.approx(expected, abs=1e-3)
     assert len(drafted) == HEADS - behind
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_drawn_tokens_come_with_the_law_of_their_head(behind: int) -> None:
+    """A node's law is softmax(logits / T) of the head that drafts for its depth, cut to eight ids and rounded."""
+    vocabulary = np.array(medusa_settings().draft_vocabulary)
+    drafter, frozen = random_medusa(medusa_settings(HEADS))
+    how = Drawing(DraftKind.DISTINCT, b"key", 3, 2, top=8)
+    budget = Budget(16, 3, tree=True, sampling=Sampling(0.7), drawing=how)
+    draft = fresh(IDS[:12], 11 - behind).propose(budget).draft
+    assert len(draft) == 16 and draft.kind is DraftKind.DISTINCT
+    depths = (0, *draft.depths)
+    for row, told in zip(draft.inner_rows, draft.laws, strict=True):
+        state = torch.from_numpy(rows()[10 - behind : 11 - behind])
+        with torch.no_grad():
+            logits = frozen.head(drafter.heads[behind + depths[row]](state))[0].double().numpy()
+        weights = np.exp((logits - logits.max()) / 0.7)
+        expected = quantise(weights / weights.sum(), top=8, bits=12, ids=vocabulary)
+        assert told.ids == expected.ids
+        assert told.counts == pytest.approx(expected.counts, abs=1)  # the graph computes in float32
 
 
 def test_nothing_is_proposed_beyond_the_last_position() -> None:

@@ -100,7 +100,9 @@ class Drawn:
         ]
 
     def proposal(self) -> Proposal:
-        """The draft with its laws."""
+        """The draft with its laws; the empty one where there was nothing to draw from."""
+        if not self.nodes:
+            return Proposal.empty()
         parents = tuple(node.parent + 1 for node in self.nodes)
         laws = tuple(self._laws[row - 1] for row in sorted(set(parents)))
         draft = Draft(tuple(node.token_id for node in self.nodes), parents, self.drawing.kind, laws)
