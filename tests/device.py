@@ -18,7 +18,7 @@ from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.plan import FixedPacing, Plan
 from outrider.client.session import Session, SessionConfig
 from outrider.client.transcript import UNVERIFIED
-from outrider.shared.frames import UNLIMITED
+from outrider.shared.frames import UNLIMITED, Rule
 from outrider.shared.sampling import LogProbs, Sampling
 from outrider.shared.tokenizer import Tokenizer
 
@@ -77,6 +77,8 @@ class Device:
     stops: Sequence[str] = ()
     log_probs: bool = False
     """Ask how likely each token was."""
+    rule: Rule | None = None
+    """What verdicts are reached by; None = the exact one."""
     tls_ca: Path | None = None
     """The authority of the verifier's certificate; None = plain text."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +112,12 @@ class Device:
         """One turn of an open session."""
         answer = Answer()
         events = session.generate(
-            prompt, max_new=max_new, sampling=sampling, stops=self.stops, log_probs=self.log_probs
+            prompt,
+            max_new=max_new,
+            sampling=sampling,
+            stops=self.stops,
+            log_probs=self.log_probs,
+            rule=self.rule,
         )
         async for event in events:
             self._note(session, answer, event)
