@@ -50,7 +50,8 @@ RuleName = Annotated[
     str,
     typer.Option(
         "--rule",
-        help="Verification rule, NAME[:PARAMETER=VALUE,…], of those the verifier serves; auto is exact.",
+        help="How drafts are judged: NAME[:PARAMETER=VALUE,…], of those the verifier serves; auto is greedy or "
+        "coupled. Only these, residual, block, multidraft, batch, traversal, delta and look keep the target's law.",
     ),
 ]
 Told = Annotated[
