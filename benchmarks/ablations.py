@@ -162,10 +162,10 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def held_out(folder: Path) -> Row:
-    """What the trainer found on held-out answers in the end, by set of texts; {} where its record is missing."""
+def record(folder: Path) -> Row:
+    """What the trainer wrote about a run; {} where its record is missing."""
     path = folder / "weights" / "run.json"
-    found: Row = json.loads(path.read_text(encoding="utf-8"))["held_out"] if path.is_file() else {}
+    found: Row = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found
 
 
@@ -243,7 +243,13 @@ class Ablations:
             category: [{name: tally[name] for name in MEASURES if name in tally} for tally in found]
             for category, found in result.tallies.items()
         }
-        return {**result.row(), "tallies": tallies, "validation": held_out(folder)}
+        found = record(folder)
+        return {
+            **result.row(),
+            "tallies": tallies,
+            "validation": found.get("held_out", {}),
+            "answer_tokens": found.get("answer_tokens"),
+        }
 
     def _trained(self, variant: Variant) -> Path:
         """Folder of a variant's weights, trained if they are not there."""
@@ -276,7 +282,14 @@ def markdown(rows: Sequence[Row], about: dict[str, object]) -> str:
     """The table as it is committed beside the JSON."""
     base = next((row for row in rows if row["variant"] == BASE), None)
     head = ["variant", "τ chain 6", "τ tree 24", "alone at depth 21–128", "Δ τ chain 6", "Δ τ tree 24"]
-    head += ["held-out answers: τ 6 / alone", "row bytes", "step ms", "trained parameters", "what it is"]
+    head += [
+        "held-out answers: τ 6 / alone",
+        "answer tokens",
+        "row bytes",
+        "step ms",
+        "trained parameters",
+        "what it is",
+    ]
     lines = []
     for row in rows:
         told = next(iter(row["validation"].values()), {})
@@ -286,6 +299,7 @@ def markdown(rows: Sequence[Row], about: dict[str, object]) -> str:
                 *(tables.with_interval(row, name) for name in MEASURES),
                 *(delta(row, base, name) for name in MEASURES[:2]),
                 f"{tables.number(told.get('tau', {}).get('6'))} / {tables.number(told.get('offline'))}",
+                f"{row['answer_tokens'] / 1e6:.2f} M" if row.get("answer_tokens") else tables.NONE,
                 str(row["row_bytes"]),
                 tables.number(row["step_ms"]),
                 f"{row['parameters'] / 1e6:.1f} M",
