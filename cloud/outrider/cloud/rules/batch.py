@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
+from outrider.cloud.rules.contract import NOTHING, Exact, check_draft
 from outrider.cloud.rules.multidraft import descend
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.errors import InvalidField
-from outrider.shared.sampling import Sampling
 
 
 def check_sequences(draft: Draft) -> None:
@@ -31,18 +30,12 @@ def check_sequences(draft: Draft) -> None:
         )
 
 
-class Batch:
+class Batch(Exact):
     """The target's law, from M sequences drawn in parallel from the same prefix."""
 
     name = "batch"
-    needs_hidden = False
     needs_laws = True
-    lossy = False
     drafts = frozenset((DraftKind.SAMPLED,))
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Choose a sequence by its first token, then follow it."""

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_chain
+from outrider.cloud.rules.contract import NOTHING, Exact, check_chain
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.residual import Law, ending, left_mass, left_over
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import Sampling
 
 
 def keeping(mass: float, kept: float) -> float:
@@ -31,18 +30,12 @@ def keeping(mass: float, kept: float) -> float:
     return 1.0 if kept >= 1.0 else mass / (mass + 1.0 - kept)
 
 
-class Block:
+class Block(Exact):
     """The target's law, from a chain that was drawn from the laws that came with it; keeps more than `residual`."""
 
     name = "block"
-    needs_hidden = False
     needs_laws = True
-    lossy = False
     drafts = frozenset((DraftKind.SAMPLED,))
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Throw every token's coin and keep up to the last that succeeds."""

@@ -73,6 +73,19 @@ class Rule(Judging, Protocol):
         """
 
 
+class Exact:
+    """What lossless rules have in common: no parameters, any sampling; and, unless they say otherwise, any draft."""
+
+    needs_hidden = False
+    needs_laws = False
+    lossy = False
+    drafts = ANY_DRAFT
+    parameters = NO_PARAMETERS
+
+    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
+        """Any sampling will do."""
+
+
 def read_parameters(rule: Rule, asked: Mapping[str, float]) -> Mapping[str, float]:
     """Every parameter of ``rule``: as asked, else by default. Raises `InvalidField` ("rule.parameters")."""
     unknown = sorted(set(asked) - set(rule.parameters))

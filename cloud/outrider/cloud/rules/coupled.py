@@ -11,24 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
+from outrider.cloud.rules.contract import NOTHING, Exact
 from outrider.cloud.rules.follow import follow
 from outrider.cloud.rules.nodes import Decision, Nodes
-from outrider.shared.sampling import Sampling
 
 
-class Coupled:
+class Coupled(Exact):
     """The text is what the target alone samples with the same seed; at temperature 0 its greedy text."""
 
     name = "coupled"
-    needs_hidden = False
-    needs_laws = False
-    lossy = False
-    drafts = ANY_DRAFT
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Follow the target's draws."""

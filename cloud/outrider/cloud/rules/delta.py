@@ -19,12 +19,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
+from outrider.cloud.rules.contract import NOTHING, Exact
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.residual import Law, ending
 from outrider.shared.coins import Purpose
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import Sampling
 
 
 def without(law: Law, token: int) -> Law:
@@ -35,20 +34,7 @@ def without(law: Law, token: int) -> Law:
     return rest / mass if mass > 0.0 else rest
 
 
-class _ByIdsAlone:
-    """What both declare."""
-
-    needs_hidden = False
-    needs_laws = False
-    lossy = False
-    drafts = ANY_DRAFT
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
-
-
-class Delta(_ByIdsAlone):
+class Delta(Exact):
     """The target's law, from any draft: each child is a point mass."""
 
     name = "delta"
@@ -71,7 +57,7 @@ class Delta(_ByIdsAlone):
         return ending(path, nodes.draw(nodes.law(row), row, Purpose.BONUS), TokenKind.BONUS)
 
 
-class Look(_ByIdsAlone):
+class Look(Exact):
     """The target's law, from any draft: the target draws, then looks whether that was drafted."""
 
     name = "look"

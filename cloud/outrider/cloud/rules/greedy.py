@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import ANY_DRAFT, NO_PARAMETERS, NOTHING
+from outrider.cloud.rules.contract import NOTHING, Exact
 from outrider.cloud.rules.follow import follow
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.shared.errors import InvalidField
 from outrider.shared.sampling import Sampling
 
 
-class Greedy:
+class Greedy(Exact):
     """The text is the target's own greedy text."""
 
     name = "greedy"
-    needs_hidden = False
-    needs_laws = False
-    lossy = False
-    drafts = ANY_DRAFT
-    parameters = NO_PARAMETERS
 
     def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Refuse a temperature: `InvalidField` ("rule.name")."""

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
+from outrider.cloud.rules.contract import NOTHING, Exact, check_draft
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.remainder import Remainder
 from outrider.cloud.rules.residual import ending
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import Sampling
 
 
 def descend(nodes: Nodes) -> Decision:
@@ -46,18 +45,12 @@ def descend(nodes: Nodes) -> Decision:
     return ending(path, nodes.draw(nodes.law(row), row, Purpose.BONUS), TokenKind.BONUS)
 
 
-class Multidraft:
+class Multidraft(Exact):
     """The target's law, from a tree whose siblings were drawn with or without replacement."""
 
     name = "multidraft"
-    needs_hidden = False
     needs_laws = True
-    lossy = False
     drafts = frozenset((DraftKind.SAMPLED, DraftKind.DISTINCT))
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Walk down the tree."""

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_chain
+from outrider.cloud.rules.contract import NOTHING, Exact, check_chain
 from outrider.cloud.rules.nodes import Audit, Decision, Nodes
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import Sampling
 
 Law = NDArray[np.float64]
 
@@ -51,18 +50,12 @@ def ending(path: list[int], token: int, kind: TokenKind, audit: Audit | None = N
     return Decision(tuple(path), token, (*((TokenKind.ACCEPTED,) * len(path)), kind), audit=audit)
 
 
-class Residual:
+class Residual(Exact):
     """The target's law, from a chain that was drawn from the laws that came with it."""
 
     name = "residual"
-    needs_hidden = False
     needs_laws = True
-    lossy = False
     drafts = frozenset((DraftKind.SAMPLED,))
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Test token after token; the audit has rejection = tv and no loss."""

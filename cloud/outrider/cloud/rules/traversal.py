@@ -16,14 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outrider.cloud.rules.block import keeping
-from outrider.cloud.rules.contract import NO_PARAMETERS, NOTHING, check_draft
+from outrider.cloud.rules.contract import NOTHING, Exact, check_draft
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.remainder import Remainder
 from outrider.cloud.rules.residual import ending
 from outrider.shared.coins import Purpose
 from outrider.shared.draft import DraftKind
 from outrider.shared.frames import TokenKind
-from outrider.shared.sampling import Sampling
 
 
 @dataclass(slots=True)
@@ -44,18 +43,12 @@ class _Place:
         return cls(row, list(reversed(children)), kept, Remainder.at(nodes, row) if children else None)
 
 
-class Traversal:
+class Traversal(Exact):
     """The target's law, from a tree drawn without replacement; keeps more than `multidraft`."""
 
     name = "traversal"
-    needs_hidden = False
     needs_laws = True
-    lossy = False
     drafts = frozenset((DraftKind.DISTINCT,))
-    parameters = NO_PARAMETERS
-
-    def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
-        """Any sampling will do."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Down to the first leaf, then back up until a leaf is kept."""
