@@ -1,12 +1,14 @@
-"""Table 2: what each part of the MoA drafter is worth, every variant trained for the same minutes.
+"""Table 2: what each part of the MoA drafter is worth, every variant trained from the same texts on one budget.
 
 ::
 
     python benchmarks/ablations.py --prompts PROMPTS/moa-eval --minutes 10 --work RUNS -- CORPUS... [train options]
 
-What stands behind ``--`` goes to every ``outrider-cloud train moa`` as it is. Variants run in order of importance; each
-is trained in RUNS, measured on the prompts, and written to ``benchmarks/results/ablations.json`` and ``.md`` at once.
-What was measured with the same settings is kept, so the command can be stopped and started again.
+What stands behind ``--`` goes to every ``outrider-cloud train moa`` as it is. A CPU minute buys fewer tokens
+where other work reads memory: there ``--train-tokens`` sets the budget in answer tokens. Variants run in
+order of importance; each is trained in RUNS, measured on the prompts, and written to
+``benchmarks/results/ablations.json`` and ``.md`` at once. What was measured with the same settings is kept,
+so the command can be stopped and started again.
 """
 
 from __future__ import annotations
@@ -122,9 +124,9 @@ VARIANTS = (
 """In order of importance; `--only` takes names."""
 
 
-def train_command(variant: Variant, folder: Path, minutes: float, rest: Sequence[str]) -> list[str]:
+def train_command(variant: Variant, folder: Path, budget: Sequence[str], rest: Sequence[str]) -> list[str]:
     """The command line that trains a variant into ``folder``."""
-    words = ["--out", str(folder / "weights"), "--work", str(folder / "run"), "--minutes", f"{minutes:g}"]
+    words = ["--out", str(folder / "weights"), "--work", str(folder / "run"), *budget]
     return [sys.executable, "-m", "outrider.cloud.cli", "train", "moa", *rest, *words, *variant.words]
 
 
@@ -191,6 +193,18 @@ class Ablations:
         sets = read_sets(options.prompts)
         self.asked = evaluation.questions(sets, self.plan, self.store, self.tokenizer, say)
 
+    @property
+    def budget(self) -> float | list[str]:
+        """What of the budget decides a figure, as keys hold it."""
+        return self.budget_words if self.options.train_tokens else float(self.options.minutes)
+
+    @property
+    def budget_words(self) -> list[str]:
+        """Options of the training: one of the two budgets."""
+        if self.options.train_tokens:
+            return ["--minutes", "0", "--tokens", str(self.options.train_tokens)]
+        return ["--minutes", f"{self.options.minutes:g}"]
+
     def run(self) -> None:
         """Every variant asked for that is not there yet; the base comes first."""
         names = [variant.name for variant in VARIANTS]
@@ -205,7 +219,7 @@ class Ablations:
         texts = [question.text.path.stem for question in self.asked]
         measured = digest_of(texts, evaluation.settings(self.plan, self.target.name, self.target.dtype))
         made = (variant.words, variant.vocabulary, variant.float32)
-        key = digest_of(made, self.options.minutes, that_counts(self.options.rest), measured)
+        key = digest_of(made, self.budget, that_counts(self.options.rest), measured)
         if any(row["key"] == key and row["variant"] == variant.name for row in self.rows):
             say(f"{variant.name}: kept")
             return
@@ -213,7 +227,7 @@ class Ablations:
         row = {"variant": variant.name, "shows": variant.shows, "options": list(variant.words)}
         row |= {"key": key, "settings_key": measured}
         row |= {
-            "minutes": self.options.minutes,
+            "budget": self.budget_words,
             "train": that_counts(self.options.rest),
             **self._measure(variant),
         }
@@ -249,17 +263,18 @@ class Ablations:
             "tallies": tallies,
             "validation": found.get("held_out", {}),
             "answer_tokens": found.get("answer_tokens"),
+            "minutes": found.get("minutes"),
         }
 
     def _trained(self, variant: Variant) -> Path:
         """Folder of a variant's weights, trained if they are not there."""
-        made = digest_of(variant.words, self.options.minutes, that_counts(self.options.rest))
+        made = digest_of(variant.words, self.budget, that_counts(self.options.rest))
         folder: Path = self.options.work / f"{variant.name}-{made[:8]}"
         if not (folder / "weights" / WEIGHTS_FILE).is_file():
             rest: list[str] = self.options.rest
             if "--cache" not in rest:
                 rest = rest + shared_cache(self.target.model.config, self.options.work / "states")
-            command = train_command(variant, folder, self.options.minutes, rest)
+            command = train_command(variant, folder, self.budget_words, rest)
             say(" ".join(command))
             done = subprocess.run(command, stdout=sys.stderr, check=False)
             if done.returncode:
@@ -330,6 +345,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--prompts", type=Path, action="append", required=True)
     parser.add_argument("--minutes", type=float, default=10.0, help="computing time of each training")
+    parser.add_argument("--train-tokens", type=int, default=0, help="answer tokens of each training instead")
     parser.add_argument("--work", type=Path, required=True, help="folder for weights and runs")
     parser.add_argument("--only", action="append", help="names of variants; default: all")
     parser.add_argument("--target", default="smollm2")
