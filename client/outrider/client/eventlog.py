@@ -92,13 +92,13 @@ class RoundLine:
     depth: int = 0
     """Levels of the draft; equals `nodes` for a chain."""
     parents: tuple[int, ...] = ()
-    """Per node the index of its parent, -1 = the base."""
+    """Per node its parent as on the wire: 0 = the base, k = node k-1."""
     path: tuple[int, ...] = ()
-    """Indices of the accepted nodes, from the base on."""
+    """The accepted nodes, from the base on, counted from 0."""
     kinds: tuple[Label, ...] = ()
     """Of the committed tokens: accepted ones, then recovered or bonus."""
     outcome: str = "verified"
-    """"verified", "superseded", "busy" or "ended"."""
+    """What came of it: "verified", "superseded", "busy" or "ended"."""
     replayed: bool = False
     """The verdict came again, after an attachment: its tokens are counted elsewhere."""
     run_ahead: int | None = 0
