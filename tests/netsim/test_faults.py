@@ -19,6 +19,7 @@ from outrider.netsim.faults import (
     Outage,
     OutageProcess,
     Refuse,
+    Relink,
     Reset,
     Schedule,
     Scheduled,
@@ -26,7 +27,9 @@ from outrider.netsim.faults import (
     parse_scheduled,
 )
 from outrider.netsim.pipe import CutArm, CutThen
-from outrider.netsim.settings import Direction
+from outrider.netsim.settings import Direction, LinkSettings
+
+SLOW = LinkSettings.of(rtt_ms=900)
 
 
 class FakeNetwork:
@@ -64,6 +67,9 @@ class FakeNetwork:
         self.calls.append(("arm", direction, nbytes, then))
         return CutArm(nbytes, then)
 
+    def relink(self, link: LinkSettings, name: str) -> None:
+        self.calls.append(("relink", link, name))
+
     def disarm_cut(self, arm: CutArm) -> None:
         self.calls.append(("disarm", arm.remaining))
 
@@ -77,6 +83,7 @@ class FakeNetwork:
         (HalfOpen(), [("hold", "up", "down")], [("reset", (1, 2))]),
         (Refuse(), [("refuse",)], [("accept",)]),
         (Reset(), [("reset", None)], []),
+        (Relink("tunnel", SLOW, "1"), [("relink", SLOW, "tunnel/1")], []),
         (Cut("up", 9, "hold"), [("arm", "up", 9, "hold")], [("disarm", 9)]),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from outrider.netsim.connection import Connection
 from outrider.netsim.link import Lane, Link
 from outrider.netsim.pipe import CutArm, CutThen, Mode, Pipe
-from outrider.netsim.settings import DIRECTIONS, Direction
+from outrider.netsim.settings import DIRECTIONS, Direction, LinkSettings
 from outrider.netsim.state import Stats
 
 
@@ -136,6 +136,14 @@ class Board:
                 cuts.remove(arm)
         if arm.connection is not None:
             self.reset((arm.connection,))
+
+    def relink(self, link: LinkSettings, name: str) -> None:
+        """Other settings from now on."""
+        self._run_all()  # what is due leaves under the old ones
+        for direction, lane in self._lanes.items():
+            time = lane.clock.lane_time(self._now())
+            lane.switch(time, link.lane(direction), rtt_s=link.rtt_s, redraw_s=link.redraw_s, name=name)
+        self._run_all()
 
     def count_reset(self) -> None:
         """A connection was reset by us."""

@@ -69,12 +69,15 @@ class LaneClock:
 class _Delay:
     """One-way delay as a function of lane time: log-normal around the median, constant between redraws."""
 
-    def __init__(self, settings: LaneSettings, redraw_s: tuple[float, float], rng: random.Random) -> None:
+    def __init__(
+        self, settings: LaneSettings, redraw_s: tuple[float, float], rng: random.Random, since: float
+    ) -> None:
         self._median_s = settings.delay_ms / 1000
         self._sigma = settings.sigma
         self._spike = settings.spike
         self._redraw_s = redraw_s
         self._rng = rng
+        self._since = since
         self._until = -math.inf
         self._current = self._median_s
 
@@ -82,7 +85,7 @@ class _Delay:
         """Seconds of delay for what enters the line at `time`; times never go back."""
         if self._sigma > 0:
             if self._until == -math.inf:
-                self._until = 0.0
+                self._until = self._since
             while time >= self._until:
                 self._until += self._rng.uniform(*self._redraw_s)
                 self._current = self._median_s * math.exp(self._sigma * self._rng.gauss(0.0, 1.0))
@@ -146,13 +149,30 @@ class Lane:
     def __init__(
         self, settings: LaneSettings, *, rtt_s: float, redraw_s: tuple[float, float], seed: str
     ) -> None:
-        self.settings = settings
         self.clock = LaneClock()
+        self._seed = seed
+        self._busy_until = 0.0
+        self._use(0.0, settings, rtt_s, redraw_s, seed)
+
+    def switch(
+        self, time: float, settings: LaneSettings, *, rtt_s: float, redraw_s: tuple[float, float], name: str
+    ) -> None:
+        """Other settings from lane time `time` on; what was admitted before keeps its release time.
+
+        `name` marks this switch: with the seed it fixes the delays and losses that follow, whatever the traffic was.
+        """
+        self._use(time, settings, rtt_s, redraw_s, f"{self._seed}/{name}")
+
+    def _use(
+        self, time: float, settings: LaneSettings, rtt_s: float, redraw_s: tuple[float, float], seed: str
+    ) -> None:
+        self.settings = settings
+        self.since = time
+        """Lane time from which these settings hold; a trace begins here."""
         self.window_bytes = self._window(settings, rtt_s)
         """What one connection may have unreleased: the queue plus a round trip's worth, as a TCP window would."""
-        self._delay = _Delay(settings, redraw_s, random.Random(f"{seed}/delay"))
+        self._delay = _Delay(settings, redraw_s, random.Random(f"{seed}/delay"), time)
         self._losses = _Losses(settings, rtt_s, random.Random(f"{seed}/loss"))
-        self._busy_until = 0.0
 
     @staticmethod
     def _window(settings: LaneSettings, rtt_s: float) -> int:

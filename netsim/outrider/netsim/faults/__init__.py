@@ -8,8 +8,9 @@ from outrider.netsim.faults.injector import Injector
 from outrider.netsim.faults.outage import Outage
 from outrider.netsim.faults.parse import parse_fault, parse_scheduled
 from outrider.netsim.faults.refuse import Refuse
+from outrider.netsim.faults.relink import Relink
 from outrider.netsim.faults.reset import Reset
-from outrider.netsim.faults.schedule import OutageProcess, Schedule, Scheduled
+from outrider.netsim.faults.schedule import OutageProcess, Process, Schedule, Scheduled
 
 __all__ = [
     "Blackhole",
@@ -20,7 +21,9 @@ __all__ = [
     "Injector",
     "Outage",
     "OutageProcess",
+    "Process",
     "Refuse",
+    "Relink",
     "Reset",
     "Schedule",
     "Scheduled",

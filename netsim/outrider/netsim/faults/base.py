@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from outrider.netsim.pipe import CutArm, CutThen
-from outrider.netsim.settings import DIRECTIONS, Direction
+from outrider.netsim.settings import DIRECTIONS, Direction, LinkSettings
 
 End = Callable[[], None]
 """Ends a fault. Called once, when its time is over; a fault without an end lasts as long as the network."""
@@ -44,6 +44,9 @@ class Controls(Protocol):
 
     def disarm_cut(self, arm: CutArm) -> None:
         """Take back a cut that has not fired; reset the connection it holds if it has."""
+
+    def relink(self, link: LinkSettings, name: str) -> None:
+        """Other settings for what enters both lanes from now on; `name` marks the change (see `Lane.switch`)."""
 
 
 class Fault(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 from outrider.netsim.faults.base import Controls, End, Fault
@@ -15,8 +15,8 @@ Record = Callable[[str, dict[str, Any]], None]
 
 
 def describe(fault: Fault) -> dict[str, Any]:
-    """The fault's kind and numbers, for logs."""
-    return {"fault": fault.kind, **asdict(fault)}
+    """The fault's kind and numbers, for logs; fields left out of its repr are left out here too."""
+    return {"fault": fault.kind, **{f.name: getattr(fault, f.name) for f in fields(fault) if f.repr}}
 
 
 class Injector:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults.base import Fault
@@ -45,6 +46,13 @@ def check_duration(fault: Fault, for_s: float | None) -> None:
         raise BadConfig("for", f"expected a time above 0, got {for_s}")
 
 
+class Process(Protocol):
+    """An endless (or long) sequence of faults, made as it is needed."""
+
+    def outages(self, seed: int) -> Iterator[Scheduled]:
+        """The sequence for a seed, in the order of time; each entry has its `at_s`."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutageProcess:
     """Random outages: on/off in time, exponential gaps, log-normal durations (heavy tails, as in mobile traces)."""
@@ -76,7 +84,7 @@ class Schedule:
     """A script of faults, and optionally random outages besides. Immutable: each method returns a longer one."""
 
     entries: tuple[Scheduled, ...] = ()
-    random_outages: OutageProcess | None = None
+    random_outages: Process | None = None
 
     def at(self, at_s: float, fault: Fault, for_s: float | None = None) -> Schedule:
         """Add a fault `at_s` seconds after the clock's start."""
