@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from outrider.client.events import Audited, Emit, Finish, LinkState, MachineAction, Relabel, Report, Revise
 from outrider.client.stats import TurnStats
 from outrider.client.transcript import UNVERIFIED, Piece, Transcript
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import Rule, RuleReport
+from outrider.shared.frames import DraftFrame, Rule, RuleReport, UpFrame, Verdict
 from outrider.shared.rule_names import QUIET
 from outrider.shared.tokenizer import Tokenizer
 
@@ -62,11 +63,37 @@ class Finished:
 SessionEvent = Shown | Relabelled | TakenBack | LinkNote | Finished
 
 
+class Listener(Protocol):
+    """Watches the answers of a session, e.g. to record them; ``now`` is monotonic seconds. It changes nothing."""
+
+    def began(self, start: int, now: float) -> None:
+        """A turn begins whose answer stands at positions ``start`` …"""
+        ...
+
+    def sent(self, conn: int, frame: UpFrame, now: float) -> None:
+        """A frame was handed to the transport."""
+        ...
+
+    def judged(self, conn: int, frame: Verdict, stats: TurnStats, now: float) -> None:
+        """A verdict was read; the session has not acted on it yet, and need not find it right."""
+        ...
+
+    def told(self, event: SessionEvent, transcript: Transcript, now: float) -> None:
+        """The caller is told of something; ``transcript`` is the display after it."""
+        ...
+
+
 class Answer:
     """Turns the machine's actions into events for the caller, who reads them from ``queue``."""
 
     def __init__(
-        self, tokenizer: Tokenizer, start: int, stops: Sequence[str], now: float, rule: Rule | None = None
+        self,
+        tokenizer: Tokenizer,
+        start: int,
+        stops: Sequence[str],
+        now: float,
+        rule: Rule | None = None,
+        listener: Listener | None = None,
     ) -> None:
         self.rule = rule or Rule()
         self.report: RuleReport | None = None
@@ -78,6 +105,27 @@ class Answer:
         self._checked = start
         """Position up to which stop strings were looked for in committed text."""
         self._told_stop: int | None = None
+        self._listener = listener
+        if listener is not None:
+            listener.began(start, now)
+
+    def _tell(self, event: SessionEvent, now: float) -> None:
+        self.queue.put_nowait(event)
+        if self._listener is not None:
+            self._listener.told(event, self.transcript, now)
+
+    def sent(self, conn: int, frame: UpFrame, now: float) -> None:
+        """A frame was handed to the transport."""
+        if isinstance(frame, DraftFrame):
+            self.stats.sent(conn, frame, now)
+        if self._listener is not None:
+            self._listener.sent(conn, frame, now)
+
+    def judged(self, conn: int, frame: Verdict, now: float) -> None:
+        """A verdict was read."""
+        self.stats.verdict(conn, frame, now)
+        if self._listener is not None:
+            self._listener.judged(conn, frame, self.stats, now)
 
     def take(self, action: MachineAction, now: float) -> None:
         """Carry out what concerns the display; other actions are not its business."""
@@ -87,15 +135,15 @@ class Answer:
             case Relabel():
                 self.transcript.relabel(action.start, action.labels, action.log_probs)
                 self.stats.kept += len(action.labels)
-                self.queue.put_nowait(Relabelled(action.start, len(action.labels)))
+                self._tell(Relabelled(action.start, len(action.labels)), now)
             case Revise():
                 self._told_stop = None
                 gone = self.transcript.revise(action.start)
                 self.stats.revised += sum(piece.label in UNVERIFIED for piece in gone)
-                self.queue.put_nowait(TakenBack(tuple(gone)))
+                self._tell(TakenBack(tuple(gone)), now)
             case Report():
                 self.stats.link(action.state, now)
-                self.queue.put_nowait(LinkNote(action.state, action.note))
+                self._tell(LinkNote(action.state, action.note), now)
             case Audited():
                 self.report = action.report
                 self.give_up(now)
@@ -112,11 +160,11 @@ class Answer:
             return
         pieces = self.transcript.emit(action.start, action.ids, action.labels, action.log_probs)
         self.stats.shown(action.labels, now)
-        self.queue.put_nowait(Shown(tuple(pieces)))
+        self._tell(Shown(tuple(pieces)), now)
 
-    def note(self, state: LinkState, text: str) -> None:
+    def note(self, state: LinkState, text: str, now: float) -> None:
         """Something to tell the user."""
-        self.queue.put_nowait(LinkNote(state, text))
+        self._tell(LinkNote(state, text), now)
 
     def _wants_report(self, action: Finish) -> bool:
         """Whether the report on the rule is worth waiting for, and will come."""
@@ -137,9 +185,7 @@ class Answer:
         stats.labels = {
             label: sum(p.label is label for p in pieces) for label in dict.fromkeys(p.label for p in pieces)
         }
-        self.queue.put_nowait(
-            Finished(action.reason, action.verified, action.error, stats, self.rule, self.report)
-        )
+        self._tell(Finished(action.reason, action.verified, action.error, stats, self.rule, self.report), now)
 
     def earlier(self, end: Finish, sequence: Sized) -> int | None:
         """Where a stop string ends the sequence, if the commit that completed it has ended the turn further on.

@@ -126,6 +126,9 @@ class Budget:
     """Where the answer begins, for penalties; read where the sampling adjusts logits."""
     stop_ids: tuple[int, ...] = ()
     """What ends it, likewise; nothing is drawn below these."""
+    alone_from: int | None = None
+    """Length of what the target vouches for, where the device writes alone: the text behind it must not go round in
+    circles. None: the target will judge the draft."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class TurnLine:
     KIND: ClassVar[str] = "turn"
     at_s: float
     turn: int
+    """Number of the question in this log, from 1."""
     start: int
     """Position of the answer's first token = tokens of the prompt and what stands before it."""
     category: str = ""
@@ -94,7 +95,7 @@ class RoundLine:
     parents: tuple[int, ...] = ()
     """Per node its parent as on the wire: 0 = the base, k = node k-1."""
     path: tuple[int, ...] = ()
-    """The accepted nodes, from the base on, counted from 0."""
+    """The nodes, counted from 0, whose tokens this verdict committed: each is the child of the one before."""
     kinds: tuple[Label, ...] = ()
     """Of the committed tokens: accepted ones, then recovered or bonus."""
     outcome: str = "verified"

@@ -152,7 +152,7 @@ class RoundMachine(DrawMachine):
         self.tail_on_display()
         if self.can_draft():
             depth = self.settings.offline_depth
-            self._ask(Budget(depth, depth))
+            self._ask(Budget(depth, depth, alone_from=len(self.sequence)))
         elif not self.proposing and self.drafter_ready:
             if self.given_up:
                 self.finish("offline", verified=False)

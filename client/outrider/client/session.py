@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from outrider.client.answers import Answer, Finished, SessionEvent
+from outrider.client.answers import Answer, Finished, Listener, SessionEvent
 from outrider.client.channel import ChannelSettings
 from outrider.client.drafter import Drafter
 from outrider.client.events import (
@@ -61,7 +61,7 @@ from outrider.client.text import LABELS
 from outrider.client.transcript import UNVERIFIED, Transcript
 from outrider.client.worker import DrafterWorker
 from outrider.shared.errors import OutriderError
-from outrider.shared.frames import DraftFrame, Fingerprints, Rule, Verdict
+from outrider.shared.frames import Fingerprints, Rule, Verdict
 from outrider.shared.sampling import Sampling
 from outrider.shared.tokenizer import Tokenizer
 
@@ -96,6 +96,7 @@ class SessionConfig:
     bulk_window_bytes: int = 131_072
     seed: int | None = None
     """Of the back-off's jitter; None draws one."""
+    listener: Listener | None = None
 
 
 class Session:
@@ -201,7 +202,7 @@ class Session:
         kept = self.length if keep is None else keep
         start = kept + len(append_ids)
         rule = rule or asked_rule(AUTO, sampling)
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule)
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule, self.config.listener)
         self.feed(
             Begin(
                 keep=kept,
@@ -227,7 +228,7 @@ class Session:
         restored = self.config.restored
         stops = machine.stops if stops is None else stops
         rule = machine.turn.rule if machine.turn else None
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule)
+        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule, self.config.listener)
         if restored is not None:
             self._show_restored(self._answer, restored)
         self.feed(Tick())
@@ -287,7 +288,7 @@ class Session:
 
     def _observe(self, event: MachineEvent) -> None:
         if self._answer is not None and isinstance(event, Received) and isinstance(event.frame, Verdict):
-            self._answer.stats.verdict(event.conn, event.frame, self._now())
+            self._answer.judged(event.conn, event.frame, self._now())
         if isinstance(event, Closed):
             self._links.pop(event.conn, None)
 
@@ -338,8 +339,8 @@ class Session:
         link = self._links.get(action.conn)
         if link is None:
             return
-        if self._answer is not None and isinstance(action.frame, DraftFrame):
-            self._answer.stats.sent(action.conn, action.frame, self._now())
+        if self._answer is not None:
+            self._answer.sent(action.conn, action.frame, self._now())
         link.send(action.frame)
 
     def _look_for_stop(self) -> None:
@@ -396,4 +397,4 @@ class Session:
 
     def _note(self, text: str) -> None:
         if self._answer is not None:
-            self._answer.note(self.machine.link, text)
+            self._answer.note(self.machine.link, text, self._now())

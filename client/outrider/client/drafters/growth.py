@@ -119,6 +119,14 @@ class Pool:
         path = best_path(draft.parents)
         return Proposal(draft, tuple(node.log_prob for node in chosen), path), kept
 
+    def path(self, index: int) -> tuple[int, ...]:
+        """The ids from below the base to this node; () for ROOT."""
+        ids: list[int] = []
+        while index != ROOT:
+            ids.append(self.nodes[index].token_id)
+            index = self.nodes[index].parent
+        return tuple(reversed(ids))
+
     def _rank(self, index: int) -> tuple[float, int]:
         return (-self.nodes[index].total, index)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from outrider.client.drafter import Budget, Drawing, Proposal, SequenceDrafter
 from outrider.client.drafters.drawing import Drawn, Entries, draw
 from outrider.client.drafters.growth import ROOT, Pool
+from outrider.client.drafters.loops import Unlooped
 from outrider.shared.sampling import Sampling
 
 MIN_MATCH = 2
@@ -131,16 +132,17 @@ class NgramDrafter(SequenceDrafter):
         if budget.drawing is not None:
             return self.count(self._draw(budget, budget.drawing))
         pool = Pool(budget)
+        unlooped = Unlooped(pool, self.ids)
         warm = budget.sampling.temperature > 0
         states = {ROOT: Lookup.of(self.ids)}
-        fresh = pool.add_level([ROOT], [_ranked(states[ROOT], pool.shape.children, warm)])
+        first = _ranked(states[ROOT], pool.shape.children, warm)
+        fresh = pool.add_level([ROOT], unlooped.children([ROOT], [first]))
         while frontier := pool.frontier(fresh):
             for index in frontier:
                 node = pool.nodes[index]
                 states[index] = states[node.parent].after(node.token_id)
-            fresh = pool.add_level(
-                frontier, [_ranked(states[index], pool.shape.children, warm) for index in frontier]
-            )
+            ranked = [_ranked(states[index], pool.shape.children, warm) for index in frontier]
+            fresh = pool.add_level(frontier, unlooped.children(frontier, ranked))
         return self.count(pool.proposal()[0])
 
     def _draw(self, budget: Budget, drawing: Drawing) -> Proposal:

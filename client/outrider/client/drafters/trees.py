@@ -18,6 +18,7 @@ from outrider.client.drafters.buffers import Mask, OwnCache, RowStore
 from outrider.client.drafters.drawing import Drawn, Entries
 from outrider.client.drafters.graph import Answer, Array, Graph, Ints
 from outrider.client.drafters.growth import ROOT, Growing, Pool
+from outrider.client.drafters.loops import Unlooped
 from outrider.client.drafters.warped import Adjusting
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
@@ -127,16 +128,19 @@ class TreeDrafter(SequenceDrafter, ABC):
         if budget.drawing is not None:
             return self.count(self._draw(Drawn(budget, budget.drawing, self.ids, self._known(budget))))
         pool = Pool(budget)
+        unlooped = Unlooped(pool, self.ids)
         adjusting = None
         if budget.sampling.adjusts:
             adjusting = Adjusting(pool, self.ids, self.layout, self.coins.of_ids)
-        fresh = pool.add_level([ROOT], children([ROOT], self.feed_sequence(pool), adjusting))
+        ranked = children([ROOT], self.feed_sequence(pool), adjusting)
+        fresh = pool.add_level([ROOT], unlooped.children([ROOT], ranked))
         ancestors: dict[int, list[int]] = {ROOT: []}
         while frontier := pool.frontier(fresh):
             level = self._level(pool, frontier, ancestors)
             answer = self.feed_level(pool, level)
             self.cache.write(level.slot, answer.keys, answer.values)
-            fresh = pool.add_level(frontier, children(frontier, answer, adjusting))
+            ranked = children(frontier, answer, adjusting)
+            fresh = pool.add_level(frontier, unlooped.children(frontier, ranked))
         proposal, kept = pool.proposal()
         self._remember(proposal, kept, pool)
         return self.count(proposal)
@@ -248,10 +252,10 @@ def children(
     parents: Sequence[int], answer: Answer, adjusting: Adjusting | None
 ) -> list[list[tuple[int, float]]]:
     """Each parent's children, ranked anew where the target's logits are adjusted."""
-    return ranked(answer) if adjusting is None else adjusting.children(parents, answer)
+    return as_given(answer) if adjusting is None else adjusting.children(parents, answer)
 
 
-def ranked(answer: Answer) -> list[list[tuple[int, float]]]:
+def as_given(answer: Answer) -> list[list[tuple[int, float]]]:
     """Per selected row: its children as (target id, calibrated log-probability), best first."""
     ids, log_probs = answer.token_ids.tolist(), answer.log_probs.tolist()
     return [list(zip(row, scores, strict=True)) for row, scores in zip(ids, log_probs, strict=True)]

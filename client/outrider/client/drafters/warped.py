@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.client.drafters.graph import Answer, Array, Layout
-from outrider.client.drafters.growth import ROOT, Pool
+from outrider.client.drafters.growth import Pool
 from outrider.shared.penalties import among
 from outrider.shared.sampling import History, Sampling, adjusted
 
@@ -81,7 +81,7 @@ class Adjusting:
         return [self._of(parent, answer, row) for row, parent in enumerate(parents)]
 
     def _of(self, parent: int, answer: Answer, row: int) -> list[tuple[int, float]]:
-        path = self._path(parent)
+        path = self._pool.path(parent)
         ids, likely = answer.token_ids[row], answer.log_probs[row]
         if answer.scores is None:  # a graph that does not tell them cannot be ranked anew
             return list(zip(ids.tolist(), likely.tolist(), strict=True))[: self._wanted]
@@ -89,11 +89,3 @@ class Adjusting:
         text = None if self._text is None else self._text.then(path)
         best = Best(ids, answer.scores[row], likely, noise, self._slope)
         return reranked(best, self._sampling, text, self._wanted)
-
-    def _path(self, node: int) -> tuple[int, ...]:
-        """The ids from the base to a node of the pool."""
-        ids: list[int] = []
-        while node != ROOT:
-            ids.append(self._pool.nodes[node].token_id)
-            node = self._pool.nodes[node].parent
-        return tuple(reversed(ids))

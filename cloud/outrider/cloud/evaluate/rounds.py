@@ -233,7 +233,7 @@ def _forced(drafter: Drafter, case: Case, cut: int, surprise: Surprise, tally: T
 def _free(
     drafter: Drafter, case: Case, cut: int, stop_ids: Sequence[int], judge: Judge, tally: Tally
 ) -> None:
-    budget = Budget(max_nodes=DEPTH, max_depth=DEPTH, sampling=case.sampling)
+    budget = Budget(max_nodes=DEPTH, max_depth=DEPTH, sampling=case.sampling, alone_from=cut + 1)
     wanted = min(LONGEST, len(case.ids) - cut - 1)
     start_at(drafter, case, cut)
     line: list[int] = []
