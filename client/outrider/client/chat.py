@@ -8,7 +8,7 @@ import threading
 from contextlib import suppress
 from dataclasses import replace
 
-from outrider.client.commands import PATIENCE, Request, make_view, outcome, tell, watch
+from outrider.client.commands import PATIENCE, Request, make_view, open_session, outcome, tell, watch
 from outrider.client.machine_settings import Offline
 from outrider.client.prepare import prepare
 from outrider.client.report import lines, log_prob_lines
@@ -76,7 +76,7 @@ class Chat:
                 import readline  # noqa: F401  (line editing and history for input())
             tell("type a message, /help for the commands, /bye to leave")
         last = ExitCode.DONE
-        async with Session(prepared.config) as session:
+        async with open_session(prepared.config, self.request) as session:
             while (line := await _ask("> " if self._interactive else "")) is not None:
                 text = line.strip()
                 if text in ("/bye", "/exit", "/quit"):

@@ -75,6 +75,10 @@ Policy = Annotated[
 ]
 JournalPath = Annotated[Path | None, typer.Option(help="Keep the session in this file.")]
 ResumePath = Annotated[Path | None, typer.Option(help="Go on with the session of this journal.")]
+EventsPath = Annotated[
+    Path | None, typer.Option(help="Record the run: times, bytes, shapes and labels, one JSON object a line.")
+]
+EventsText = Annotated[bool, typer.Option("--events-text", help="Record the answer's text too.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Figures on stderr at the end.")]
 Color = Annotated[Literal["auto", "always", "never"], typer.Option(help="Live view and colours.")]
@@ -126,6 +130,8 @@ def generate(
     journal: JournalPath = None,
     resume: ResumePath = None,
     as_json: Json = False,
+    events: EventsPath = None,
+    events_text: EventsText = False,
     stats: Stats = False,
     color: Color = "auto",
     tls_ca: TlsCa = None,
@@ -167,6 +173,8 @@ def chat(
     bundle: BundlePath = None,
     policy: Policy = "revise",
     journal: JournalPath = None,
+    events: EventsPath = None,
+    events_text: EventsText = False,
     stats: Stats = False,
     color: Color = "auto",
     tls_ca: TlsCa = None,

@@ -9,18 +9,21 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from outrider.client.answers import Finished, LinkNote, SessionEvent
 from outrider.client.channel import ChannelSettings
+from outrider.client.eventlog import Run
 from outrider.client.events import LinkState
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
+from outrider.client.recording import header, recorded
 from outrider.client.report import as_json, lines, log_prob_lines
 from outrider.client.rules import asked_rule
-from outrider.client.session import Session
+from outrider.client.session import Session, SessionConfig
 from outrider.client.views import LiveView, PipeView, View
 from outrider.shared.errors import ConfigError, ExitCode, LinkDown
 from outrider.shared.sampling import Sampling, biases
@@ -60,6 +63,8 @@ class Request:
     journal: Path | None = None
     resume: Path | None = None
     as_json: bool = False
+    events: Path | None = None
+    events_text: bool = False
     stats: bool = False
     color: str = "auto"
     tls_ca: Path | None = None
@@ -86,9 +91,17 @@ class Request:
         )
         return checked if self.temperature else replace(checked, seed=0)
 
+    def run(self) -> Run:
+        """The head of an event log."""
+        return header(draft=self.draft, pacing=self.pacing, drafter=self.drafter, seed=self.sampling().seed)
+
     def device(self) -> DeviceOptions:
         """Link and drafter. Raises ConfigError."""
         channel = None
+        if self.events_text and self.events is None:
+            raise ConfigError(
+                "--events-text", "there is no log to write text into", remedy="add --events FILE"
+            )
         if self.server is not None and self.offline != Offline.ALWAYS:
             split_address(self.server)
             channel = ChannelSettings(
@@ -133,7 +146,7 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
     rule = asked_rule(request.rule, sampling)
     prepared = await prepare(request.device())
     tell(*prepared.notes)
-    async with Session(prepared.config) as session:
+    async with open_session(prepared.config, request) as session:
         if prompt is None:
             events = session.resume(request.stop)
         else:
@@ -157,6 +170,16 @@ async def _generate(request: Request, prompt: str | None, raw: bool) -> ExitCode
     if request.stats:
         tell(*lines(finished))
     return outcome(finished)
+
+
+@asynccontextmanager
+async def open_session(config: SessionConfig, request: Request) -> AsyncIterator[Session]:
+    """A session, recorded where that was asked for. Raises ConfigError when the log cannot be opened."""
+    with recorded(config, request.events, request.run(), text=request.events_text) as (watched, log):
+        async with Session(watched) as session:
+            yield session
+        if log is not None and log.failure:
+            tell(log.failure)
 
 
 def _prompt_ids(prepared: Prepared, prompt: str, system: str | None, raw: bool) -> tuple[int, ...]:

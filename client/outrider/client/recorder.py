@@ -110,9 +110,11 @@ class Recorder:
                 told = fresh if self._text else None
                 self._put(TokensLine(at_s=at, start=pieces[0].position, labels=labels, pieces=told))
             case Relabelled(start, count):
-                first = start - transcript.start
-                labels = tuple(piece.label for piece in transcript.pieces[first : first + count])
-                self._put(TokensLine(at_s=at, start=start, labels=labels))
+                first = max(start - transcript.start, 0)  # what a turn adopts was an earlier one's
+                again = transcript.pieces[first : max(start - transcript.start + count, 0)]
+                if again:
+                    labels = tuple(piece.label for piece in again)
+                    self._put(TokensLine(at_s=at, start=again[0].position, labels=labels))
             case TakenBack(pieces):
                 if pieces:
                     del self._texts[len(self._texts) - len(pieces) :]
