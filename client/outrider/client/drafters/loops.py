@@ -14,33 +14,35 @@ from outrider.client.drafters.growth import Pool
 
 SPARE = 7
 """Entries asked for beyond the children wanted, in case the best ones would repeat."""
-LONGEST = 256
-"""Tokens of the longest repetition that is looked for."""
+PHRASE = 6
+"""Tokens of which the same ones may stand twice in text drafted alone, next to each other or not."""
+_IN_A_ROW = (4, 3, 3, 2, 2)
+"""How often words of 1, 2, … tokens may follow themselves: table borders and rules of dashes do."""
 
 
-def times_allowed(length: int) -> int:
-    """How often words of ``length`` tokens may stand one after the other: rules of dashes and table borders do."""
-    return 4 if length == 1 else 3 if length <= 3 else 2
+def repeats(text: Sequence[int], token_id: int) -> bool:
+    """Whether ``text`` with ``token_id`` behind it ends with words that were said often enough."""
+    after = (*text[-(PHRASE * PHRASE) :], token_id)
+    in_a_row = any(
+        after[-length:] * times == after[-length * times :]
+        for length, times in enumerate((most + 1 for most in _IN_A_ROW), start=1)
+    )
+    return in_a_row or _times_said(text, token_id) > 2
 
 
-def circles(text: Sequence[int], token_id: int) -> bool:
-    """Whether ``text`` with ``token_id`` behind it ends with the same words more often in a row than allowed."""
-    end = len(text)
-    for length in range(1, min(LONGEST, end // 2 + 1) + 1):
-        if length <= end and text[end - length] != token_id:
-            continue
-        times = times_allowed(length) + 1
-        if times * length > end + 1:
-            continue
-        # With period ``length``, each token of the repetitions but the first equals the one a period earlier.
-        checked = range(end - 1, end - (times - 1) * length, -1)
-        if all(text[place] == text[place - length] for place in checked):
-            return True
-    return False
+def _times_said(text: Sequence[int], token_id: int) -> int:
+    """How often the last `PHRASE` tokens stand in the text, themselves included."""
+    before = tuple(text[len(text) - PHRASE + 1 :])
+    if len(text) < PHRASE - 1:
+        return 0
+    return 1 + sum(
+        text[place] == token_id and tuple(text[place - PHRASE + 1 : place]) == before
+        for place in range(PHRASE - 1, len(text))
+    )
 
 
 class Unlooped:
-    """Leaves out of a pool's children those that would go round in circles; makes the pool ask for a few more."""
+    """Leaves out of a pool's children those that would repeat what was said; makes the pool ask for a few more."""
 
     def __init__(self, pool: Pool, ids: Sequence[int]) -> None:
         """``ids`` is the sequence that the draft continues; the budget says from where on it was written alone."""
@@ -61,4 +63,4 @@ class Unlooped:
 
     def _of(self, parent: int, ranked: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
         text = (*self._written, *self._pool.path(parent))
-        return [each for each in ranked if not circles(text, each[0])][: self._wanted]
+        return [each for each in ranked if not repeats(text, each[0])][: self._wanted]
