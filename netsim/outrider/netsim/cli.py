@@ -23,8 +23,9 @@ from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
 from outrider.netsim.profiles import PROFILES, Profile, profile
 from outrider.netsim.proxy import ClockStart, Proxy
-from outrider.netsim.settings import LinkSettings
+from outrider.netsim.settings import LaneSettings, LinkSettings
 from outrider.netsim.theory.cli import theory
+from outrider.netsim.traces import read
 from outrider.shared.program import run, version_option
 
 app = typer.Typer(
@@ -74,6 +75,10 @@ Control = Annotated[
     str | None, typer.Option(help="loopback host:port that takes `token N` and `trigger KIND`, line by line")
 ]
 Seed = Annotated[int, typer.Option(help="same seed, same link")]
+TraceFile = Annotated[
+    str | None, typer.Option(help="[format:]path of a trace to follow to the device; a joint one drives all")
+]
+TraceUp = Annotated[str | None, typer.Option(help="[format:]path of a trace to follow to the cloud")]
 LogFile = Annotated[Path | None, typer.Option(help="append changes of state here as JSON lines")]
 
 
@@ -87,6 +92,8 @@ def proxy_command(
     down_mbit: Down = None,
     up_mbit: Up = None,
     loss: Loss = None,
+    trace: TraceFile = None,
+    trace_up: TraceUp = None,
     outage: Outages = None,
     blackhole: Blackholes = None,
     reset: Resets = None,
@@ -101,7 +108,8 @@ def proxy_command(
 ) -> None:
     """Make a port behave like a link: forward LISTEN to UPSTREAM with delay, rate, loss and faults, until Ctrl-C."""
     chosen = profile(profile_name)
-    link = chosen.link.override(
+    _refuse_both(trace=trace, trace_up=trace_up, down_mbit=down_mbit, up_mbit=up_mbit)
+    link = traced(chosen.link, trace, trace_up, seed).override(
         rtt_ms=rtt_ms, jitter_ms=jitter_ms, down_mbit=down_mbit, up_mbit=up_mbit, loss=loss
     )
     scripted = {
@@ -124,6 +132,22 @@ def proxy_command(
             log=sink,
         )
         asyncio.run(_serve(proxy, chosen, None if control is None else address("control", control)))
+
+
+def traced(link: LinkSettings, trace: str | None, trace_up: str | None, seed: int) -> LinkSettings:
+    """The link that follows the traces named, `[format:]path`, or itself. Raises `BadConfig`, `BadTrace`."""
+    down = None if trace is None else read(trace, seed=seed)
+    up = None if trace_up is None else read(trace_up, seed=seed)
+    return link.following(down, up)
+
+
+def _refuse_both(
+    *, trace: str | None, trace_up: str | None, down_mbit: float | None, up_mbit: float | None
+) -> None:
+    if trace is not None and down_mbit is not None:
+        raise BadConfig("down_mbit", "a trace gives the rate to the device: leave one of --trace and it out")
+    if trace_up is not None and up_mbit is not None:
+        raise BadConfig("up_mbit", "a trace gives the rate to the cloud: leave one of --trace-up and it out")
 
 
 def _clock(text: str) -> ClockStart:
@@ -181,8 +205,14 @@ async def _serve(proxy: Proxy, chosen: Profile, control: tuple[str, int] | None)
 
 
 def _in_words(name: str, link: LinkSettings) -> str:
-    rates = "/".join("free" if r is None else f"{r:g}" for r in (link.down.rate_mbit, link.up.rate_mbit))
+    rates = "/".join(map(_rate, (link.down, link.up)))
     return f"profile {name}: round trip {link.rtt_s * 1000:g} ms, {rates} Mbit/s down/up, loss {link.up.loss:.1%}"
+
+
+def _rate(lane: LaneSettings) -> str:
+    if lane.trace is not None:
+        return f"trace of {lane.trace.period_s:.0f} s, mean {lane.trace.mean_mbit:.3g}"
+    return "free" if lane.rate_mbit is None else f"{lane.rate_mbit:g}"
 
 
 @contextlib.contextmanager
@@ -220,7 +250,7 @@ def profiles_command(
 def _row(chosen: Profile) -> tuple[str, ...]:
     link = chosen.link
     jitter = link.up.jitter_ms * 2**0.5
-    rates = ["free" if r is None else f"{r:g}" for r in (link.down.rate_mbit, link.up.rate_mbit)]
+    rates = [_rate(lane) for lane in (link.down, link.up)]
     outages = "none"
     if chosen.cut_for_good:
         outages = "one, at a token, for good"

@@ -5,7 +5,7 @@ it with the loop's clock, a simulator with a virtual one.
 
 A lane (one direction, shared by all connections) is a rate server behind a bounded queue, then a delay line:
 
-    departure = max(now, end of the previous departure) + bytes / rate
+    departure = max(now, end of the previous departure) + bytes / rate   (a trace: `Capacity.departure`)
     release   = max(previous release of the connection, departure + delay + what TCP needs to repair losses)
 
 Time is *lane time*. An outage stops it (`LaneClock`): what was queued or in flight waits and comes out afterwards
@@ -26,6 +26,8 @@ MIN_RTO_S = 0.2
 MAX_RTO_S = 60.0
 DUPLICATE_ACKS = 3
 """Packets that must follow a lost one before TCP resends it without waiting for the time-out."""
+ROUNDING_BYTES = 2e-3
+"""More than a trace's inverse may be off where a gap begins: the time `room_at` names does have the room."""
 BURST_MEMORY_S = 0.05
 """After this much silence the loss chain starts from its stationary state: bursts last in time, not in packets."""
 
@@ -75,11 +77,12 @@ class _Delay:
         self._median_s = settings.delay_ms / 1000
         self._sigma = settings.sigma
         self._spike = settings.spike
+        self._steps = settings.delays_ms
         self._redraw_s = redraw_s
         self._rng = rng
         self._since = since
         self._until = -math.inf
-        self._current = self._median_s
+        self._factor = 1.0
 
     def at(self, time: float) -> float:
         """Seconds of delay for what enters the line at `time`; times never go back."""
@@ -88,11 +91,13 @@ class _Delay:
                 self._until = self._since
             while time >= self._until:
                 self._until += self._rng.uniform(*self._redraw_s)
-                self._current = self._median_s * math.exp(self._sigma * self._rng.gauss(0.0, 1.0))
+                self._factor = math.exp(self._sigma * self._rng.gauss(0.0, 1.0))
+        median_s = self._median_s if self._steps is None else self._steps.at(time - self._since) / 1000
+        current = median_s * self._factor
         spike = self._spike
         if spike is not None and time % spike.period_s < spike.width_s:
-            return self._current + spike.extra_ms / 1000
-        return self._current
+            return current + spike.extra_ms / 1000
+        return current
 
 
 class _Losses:
@@ -176,9 +181,10 @@ class Lane:
 
     @staticmethod
     def _window(settings: LaneSettings, rtt_s: float) -> int:
-        if settings.rate_mbit is None:
+        if not settings.rated:
             return settings.queue
-        return settings.queue + int(settings.bytes_per_s * (rtt_s + MIN_RTO_S))
+        best = settings.bytes_per_s if settings.trace is None else settings.trace.peak_bytes_per_s()
+        return settings.queue + int(best * (rtt_s + MIN_RTO_S))
 
     def admit(self, now: float, nbytes: int, behind: int = 0) -> float:
         """When bytes that enter at `now` leave the lane; `behind` more bytes of the same write follow at once.
@@ -189,23 +195,37 @@ class Lane:
         busy = self.backlog_bytes(now) >= DUPLICATE_ACKS * MSS_BYTES
         followed = busy or behind >= DUPLICATE_ACKS * MSS_BYTES
         start = max(now, self._busy_until)
-        departure = start + nbytes / self.settings.bytes_per_s
+        departure = self._departure(start, nbytes)
         self._busy_until = departure
         return departure + self._delay.at(departure) + self._losses.repair_s(start, packets, followed)
 
+    def _departure(self, start: float, nbytes: float) -> float:
+        trace = self.settings.trace
+        if trace is None:
+            return start + nbytes / self.settings.bytes_per_s
+        # A handshake or a FIN is no payload, but it does not pass while the link has no capacity at all.
+        into = start - self.since
+        return self.since + (trace.departure(into, nbytes) if nbytes else trace.open_at(into))
+
     def backlog_bytes(self, now: float) -> float:
         """Bytes that wait for the rate at `now`."""
+        trace = self.settings.trace
+        if trace is not None:
+            return trace.between(now - self.since, self._busy_until - self.since)
         if self.settings.rate_mbit is None:
             return 0.0
         return max(0.0, self._busy_until - now) * self.settings.bytes_per_s
 
     def room_bytes(self, now: float) -> int:
         """Bytes the queue still takes at `now`; a full queue means: stop reading."""
-        return max(0, math.floor(self.settings.queue - self.backlog_bytes(now) + 1e-6))
+        return max(0, math.floor(self.settings.queue - self.backlog_bytes(now) + ROUNDING_BYTES))
 
     def room_at(self, now: float, nbytes: int) -> float:
         """The first time from `now` on at which the queue takes `nbytes` (at most its size)."""
         allowed = max(0, self.settings.queue - nbytes)
+        if self.settings.trace is not None:
+            waits_for = self.backlog_bytes(now) - allowed
+            return self._departure(now, waits_for) if waits_for > 0 else now
         return max(now, self._busy_until - allowed / self.settings.bytes_per_s)
 
     def flow(self) -> Flow:

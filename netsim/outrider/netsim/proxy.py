@@ -186,7 +186,7 @@ class Proxy:
             why = str(error) or f"no answer within {DIAL_TIMEOUT_S:g} s"
             connection.unreachable(f"upstream {host}:{port}: {why}")
             return
-        if self.link.down.rate_mbit is not None:
+        if self.link.down.rated:
             sock = transport.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         connection.dialled()
@@ -204,7 +204,7 @@ class Proxy:
             return
         family = self._reservation.family if self._reservation is not None else socket.AF_INET
         sock = _bound(family, self.host_port)
-        if self.link.up.rate_mbit is not None:
+        if self.link.up.rated:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         self._server = await asyncio.get_running_loop().create_server(self._accepted, sock=sock, backlog=512)
 

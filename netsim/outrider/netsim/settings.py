@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from outrider.netsim.errors import BadConfig
+
+if TYPE_CHECKING:
+    from outrider.netsim.traces import Capacity, Steps, Trace
 
 Direction = Literal["up", "down"]
 """`up` is device to cloud, `down` is cloud to device."""
@@ -42,12 +45,16 @@ class LaneSettings:
     rate_mbit: float | None = None
     """Megabits (1e6) per second; `None` is unlimited."""
     queue_bytes: int | None = None
-    """Bytes that may wait for the rate; a full queue stops reading. `None`: 250 ms of the rate, at least 32 KiB."""
+    """Bytes that may wait for the rate; a full queue stops reading. `None`: 250 ms of the rate's mean, >= 32 KiB."""
     loss: float = 0.0
     """Share of packets lost, 0 <= loss < 0.5."""
     burst: float = 1.0
     """Mean number of packets lost in a row."""
     spike: Spike | None = None
+    trace: Capacity | None = None
+    """A capacity over lane time; it takes the place of `rate_mbit`."""
+    delays_ms: Steps | None = None
+    """A median one-way delay over lane time, in the place of `delay_ms`; the jitter keeps its ratio to `delay_ms`."""
 
     def __post_init__(self) -> None:
         for name in ("delay_ms", "jitter_ms"):
@@ -72,8 +79,15 @@ class LaneSettings:
             raise BadConfig("burst", f"expected a mean burst of at least 1 packet, got {self.burst}")
 
     @property
+    def rated(self) -> bool:
+        """Whether the lane has a rate, constant or by a trace."""
+        return self.trace is not None or self.rate_mbit is not None
+
+    @property
     def bytes_per_s(self) -> float:
-        """The rate in bytes per second; infinity without one."""
+        """The rate in bytes per second, a trace's mean; infinity without one."""
+        if self.trace is not None:
+            return self.trace.mean_bytes_per_s
         return math.inf if self.rate_mbit is None else self.rate_mbit * 1e6 / 8
 
     @property
@@ -81,7 +95,7 @@ class LaneSettings:
         """The queue's bound in bytes, default filled in."""
         if self.queue_bytes is not None:
             return self.queue_bytes
-        if self.rate_mbit is None:
+        if not self.rated:
             return FREE_QUEUE_BYTES
         return max(MIN_QUEUE_BYTES, int(self.bytes_per_s * QUEUE_S))
 
@@ -97,7 +111,7 @@ class LaneSettings:
     @property
     def segment_bytes(self) -> int:
         """Largest piece released at once: about 5 ms of the rate, so that a big write does not arrive as a lump."""
-        if self.rate_mbit is None:
+        if not self.rated:
             return 64 * 1024
         return min(64 * 1024, max(MSS_BYTES, int(self.bytes_per_s * 0.005)))
 
@@ -148,11 +162,29 @@ class LinkSettings:
         up_mbit: float | None = None,
         loss: float | None = None,
     ) -> LinkSettings:
-        """The same link with some figures replaced; `None` keeps one. A round trip of 0 also drops the jitter."""
+        """The same link with some figures replaced; `None` keeps one. A round trip of 0 also drops the jitter.
+
+        A rate or a round trip given here takes the place of a trace's.
+        """
         return replace(
             self,
             up=_changed(self.up, rtt_ms, jitter_ms, up_mbit, loss),
             down=_changed(self.down, rtt_ms, jitter_ms, down_mbit, loss),
+        )
+
+    def following(self, trace: Trace | None, up: Trace | None = None) -> LinkSettings:
+        """The same link whose rates follow `trace` down and `up` up; `None` keeps that direction's rate.
+
+        A joint `trace` also drives the up direction (unless `up` does) and the round trip, half of it each way. Raises
+        `BadConfig` for a file that has nothing for the direction it is to drive.
+        """
+        if trace is not None and trace.joint and up is None:
+            up = trace
+        each_way = None if trace is None or trace.rtt_ms is None else trace.rtt_ms.scaled(0.5)
+        return replace(
+            self,
+            up=_followed(_delayed(self.up, each_way), up, "up"),
+            down=_followed(_delayed(self.down, each_way), trace, "down"),
         )
 
     @property
@@ -163,6 +195,26 @@ class LinkSettings:
     def lane(self, direction: Direction) -> LaneSettings:
         """The settings of one direction."""
         return self.up if direction == "up" else self.down
+
+
+def _delayed(lane: LaneSettings, delays_ms: Steps | None) -> LaneSettings:
+    if delays_ms is None:
+        return lane
+    # The jitter keeps its ratio; a lane without delay had none.
+    jitter = lane.jitter_ms * delays_ms.median / lane.delay_ms if lane.delay_ms else 0.0
+    return replace(lane, delay_ms=delays_ms.median, jitter_ms=jitter, delays_ms=delays_ms)
+
+
+def _followed(lane: LaneSettings, trace: Trace | None, direction: Direction) -> LaneSettings:
+    if trace is None:
+        return lane
+    capacity = trace.capacity(direction)
+    if capacity is None:
+        raise BadConfig(
+            "trace",
+            f"{trace.source} has no column for the {direction} direction; name one: ?{direction}=COLUMN",
+        )
+    return replace(lane, trace=capacity, rate_mbit=None)
 
 
 def _changed(
@@ -178,4 +230,6 @@ def _changed(
         jitter_ms=jitter,
         rate_mbit=lane.rate_mbit if mbit is None else mbit,
         loss=lane.loss if loss is None else loss,
+        trace=lane.trace if mbit is None else None,
+        delays_ms=lane.delays_ms if rtt_ms is None else None,
     )
