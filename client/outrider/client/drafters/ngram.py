@@ -158,7 +158,7 @@ class NgramDrafter(SequenceDrafter):
         def entries(node: int) -> Entries:
             if node != ROOT:
                 states[node] = states[drawn.nodes[node].parent].after(drawn.nodes[node].token_id)
-            found = _ranked(states[node], min(drawing.top, MAX_CHOICES), warm)
+            found = _ranked(states[node], drawing.top, warm)
             return np.array([token for token, _ in found], np.int64), np.array([share for _, share in found])
 
         return draw(drawn, entries)
@@ -185,8 +185,8 @@ def column(found: Continuation) -> int:
 
 
 def _ranked(lookup: Lookup, count: int, warm: bool) -> list[tuple[int, float]]:
-    """A node's children as (id, log-probability), best first."""
-    found = lookup.continuations(count)
+    """At most ``count`` of a node's children as (id, log-probability), best first."""
+    found = lookup.continuations(min(count, MAX_CHOICES))
     return [
         (each.token_id, math.log(value)) for each, value in zip(found, confidences(found, warm), strict=True)
     ]
