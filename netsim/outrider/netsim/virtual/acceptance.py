@@ -1,0 +1,213 @@
+"""Which drafted tokens the target would have said: a law by depth and rank, and one luck per position.
+
+Position n of a text has one uniform number, fixed by the seed. The target's token there is the drafter's child of rank
+r at depth d where the number falls into the r-th part of that depth's law. So every mode, size and link meets the same
+text with the same luck, and the shares come out as recorded.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
+from outrider.client.drafter import Law
+from outrider.client.pacing import MAX_NODES, RANKS, best_trees
+from outrider.netsim.errors import BadConfig
+from outrider.shared.draft import Draft
+
+LONGEST = 640
+"""Depths for which thresholds are laid out: a tail drafted alone grows with no limit but the answer's."""
+FIT_NODES, FIT_DEPTH = 24, 8
+"""The recorded tree by which the shares of lower ranks are fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """How often children are right given that their parents were, and where it was recorded.
+
+    Raises `BadConfig` unless every depth has probabilities, best first, that sum to at most 1.
+    """
+
+    law: Law
+    source: str = "given"
+
+    def __post_init__(self) -> None:
+        if not self.law:
+            raise BadConfig("acceptance", "expected at least one depth")
+        for depth, ranks in enumerate(self.law, start=1):
+            fine = ranks and all(0 <= share <= 1 for share in ranks) and sum(ranks) <= 1 + 1e-9
+            if not fine or list(ranks) != sorted(ranks, reverse=True):
+                raise BadConfig(
+                    "acceptance", f"depth {depth}: expected falling probabilities of sum <= 1, got {ranks}"
+                )
+
+    @property
+    def first(self) -> tuple[float, ...]:
+        """Per depth, from 1, the share of right first children, the last depth's repeated [LONGEST]."""
+        return _first(self.law)
+
+    @property
+    def cumulated(self) -> tuple[tuple[float, ...], ...]:
+        """Per depth the cumulated shares of ranks."""
+        return _cumulated(self.law)
+
+    def tau(self, depth: int, nodes: int, *, tree: bool) -> float:
+        """Emitted tokens a round that drafts of this size have on average."""
+        law = self.law if tree else tuple(ranks[:1] for ranks in self.law)
+        sizes = best_trees(law, depth, nodes)
+        return 1.0 + (sizes[-1].expected if sizes else 0.0)
+
+
+@lru_cache(maxsize=256)
+def _first(law: Law) -> tuple[float, ...]:
+    return tuple(law[min(depth, len(law) - 1)][0] for depth in range(LONGEST))
+
+
+@lru_cache(maxsize=256)
+def _cumulated(law: Law) -> tuple[tuple[float, ...], ...]:
+    return tuple(tuple(accumulate(law[min(depth, len(law) - 1)])) for depth in range(64))
+
+
+def by_alpha(alpha: float) -> Acceptance:
+    """The same share of right first guesses at every depth. Raises `BadConfig` outside [0, 1)."""
+    if not 0 <= alpha < 1:
+        raise BadConfig("alpha", f"expected a share in [0, 1), got {alpha}")
+    shares = tuple(min(alpha, (1 - alpha) * share) for share in RANKS)
+    return Acceptance(((alpha, *shares),), f"alpha {alpha:g}")
+
+
+def by_tau(tau: float, depth: int = 6) -> Acceptance:
+    """The alpha at which chains of ``depth`` emit ``tau`` tokens a round. Raises `BadConfig` if none does."""
+    if not 1 <= tau < depth + 1:
+        raise BadConfig("tau", f"chains of {depth} emit 1 up to (not including) {depth + 1}, got {tau}")
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        emitted = sum(middle**power for power in range(depth + 1))
+        low, high = (middle, high) if emitted < tau else (low, middle)
+    return Acceptance(by_alpha(low).law, f"tau {tau:g} in chains of {depth}")
+
+
+def recorded(first: Sequence[float | None], tau_tree: float | None, source: str) -> Acceptance:
+    """From measured acceptance by depth, and what trees of `FIT_NODES` nodes emitted.
+
+    Lower ranks were not recorded: they share out what the first one misses in the proportions that pacing assumes,
+    scaled so that the trees emit what was measured. Depths where nothing was judged are as the last one that was.
+    """
+    known = [share for share in first if share is not None]
+    if not known:
+        raise BadConfig("acceptance", "expected at least one recorded depth")
+    if tau_tree is None:
+        return Acceptance(_with_ranks(known, 1.0), source)
+    low, high = 0.0, 1.0 / sum(RANKS)
+    for _ in range(40):
+        middle = (low + high) / 2
+        emitted = Acceptance(_with_ranks(known, middle)).tau(FIT_DEPTH, FIT_NODES, tree=True)
+        low, high = (middle, high) if emitted < tau_tree else (low, middle)
+    return Acceptance(_with_ranks(known, low), source)
+
+
+def _with_ranks(first: Sequence[float], scale: float) -> Law:
+    return tuple((share, *(min(share, scale * (1 - share) * part) for part in RANKS)) for share in first)
+
+
+def from_rounds(rounds: Sequence[tuple[Sequence[int], Sequence[int]]], source: str) -> Acceptance:
+    """From recorded rounds, each (parents as on the wire, path of accepted nodes): shares by depth and rank.
+
+    A node counts as judged where its parent was accepted. Raises `BadConfig` if nothing was judged.
+    """
+    judged: list[int] = []
+    right: list[list[int]] = []
+    for parents, path in rounds:
+        row = 0
+        for depth in range(len(path) + 1):
+            children = [node for node, parent in enumerate(parents) if parent == row]
+            if not children:
+                break
+            while len(judged) <= depth:
+                judged.append(0)
+                right.append([0] * 4)
+            judged[depth] += 1
+            if depth == len(path):
+                break
+            rank = children.index(path[depth]) if path[depth] in children else len(children)
+            right[depth][min(rank, 3)] += 1
+            row = path[depth] + 1
+    if not judged:
+        raise BadConfig("events", "no round with a draft was recorded")
+    law = []
+    for count, hits in zip(judged, right, strict=True):
+        shares = [hit / count for hit in hits]
+        law.append(tuple(min(shares[: rank + 1]) for rank in range(4)))
+    return Acceptance(tuple(law), source)
+
+
+def luck(seed: int, tokens: int) -> list[float]:
+    """One uniform number per position of an answer and a good way beyond it [tokens + LONGEST]."""
+    rng = random.Random(f"outrider.netsim/{seed}/luck")
+    return [rng.random() for _ in range(tokens + LONGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A draft without its tokens."""
+
+    parents: tuple[int, ...]
+    """As on the wire: 0 = the base, k = node k - 1."""
+    children: tuple[tuple[int, ...], ...]
+    """Per row (0 = the base, k = node k - 1) the rows of its children, best first."""
+    depth: int
+    trunk: int
+    """Length of the path of first children."""
+
+    def accepted(
+        self, fortune: Sequence[float], position: int, cumulated: Sequence[Sequence[float]]
+    ) -> tuple[int, ...]:
+        """The rows that the target takes, in order, when the draft continues the text at ``position``."""
+        row, path = 0, []
+        while kids := self.children[row]:
+            chance, shares = fortune[position], cumulated[len(path)]
+            found = next((kid for kid, share in zip(kids, shares, strict=False) if chance < share), 0)
+            if not found:
+                break
+            path.append(found)
+            row, position = found, position + 1
+        return tuple(path)
+
+
+@lru_cache(maxsize=2048)
+def shape_of(law: Law, depth: int, nodes: int, tree: bool) -> Shape:
+    """The most probable tree of so many nodes and levels (a chain: of ``depth``), as `pacing.best_trees` counts it."""
+    if not tree:
+        rows = tuple((row + 1,) for row in range(depth)) + ((),)
+        return Shape(tuple(range(depth)), rows, depth, depth)
+    heap = [(-law[0][0], 1, 0, 0, 1.0)] if depth > 0 else []
+    parents: list[int] = []
+    depths = [0]
+    while heap and len(parents) < min(nodes, MAX_NODES):
+        negative, level, rank, parent, above = heapq.heappop(heap)
+        parents.append(parent)
+        depths.append(level)
+        ranks = law[min(level, len(law)) - 1]
+        if rank + 1 < len(ranks) and ranks[rank + 1] > 0:
+            heapq.heappush(heap, (-above * ranks[rank + 1], level, rank + 1, parent, above))
+        below = law[min(level + 1, len(law)) - 1][0]
+        if level < depth and below > 0:
+            heapq.heappush(heap, (negative * below, level + 1, 0, len(parents), -negative))
+    kids = tuple(
+        tuple(node + 1 for node, parent in enumerate(parents) if parent == row)
+        for row in range(len(parents) + 1)
+    )
+    trunk, row = 0, 0
+    while kids[row]:
+        trunk, row = trunk + 1, kids[row][0]
+    return Shape(tuple(parents), kids, max(depths), trunk)
+
+
+def draft_of(shape: Shape) -> Draft:
+    """The shape as a draft with made-up ids, for what needs one."""
+    return Draft(tuple(range(len(shape.parents))), shape.parents)

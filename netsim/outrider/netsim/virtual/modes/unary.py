@@ -1,0 +1,43 @@
+"""One unary call per token: every token pays the round trip. What a naive client of a stateful service does."""
+
+from __future__ import annotations
+
+from outrider.netsim.virtual.rounds import NEVER, begin, down, find, first_token, note_tokens, up
+from outrider.netsim.virtual.server import Passes
+from outrider.netsim.virtual.session import Session
+from outrider.netsim.virtual.sizes import CALL_DOWN, CALL_UP, draft_bytes, verdict_bytes
+
+NAME = "unary"
+DRAFTS = None
+
+
+def run(session: Session) -> Passes:
+    """Ask, wait, ask again. A call that is not answered in time is made again on a new connection."""
+    ready = yield from begin(session)
+    ended = NEVER if ready == NEVER else (yield from first_token(session, ready))
+    while ended < NEVER and session.left and not session.cut_off:
+        yield from call(session)
+
+
+def call(session: Session) -> Passes:
+    """One call."""
+    sent = session.now
+    session.counts.calls += 1
+    arrival = up(session, draft_bytes(0, chain=True) + CALL_UP, sent)
+    answered = NEVER
+    if arrival < NEVER:
+        began, ended = yield (arrival, 1, 1)
+        session.counts.forward_s += session.cost.seconds(1)
+        answered = down(session, verdict_bytes(1) + CALL_DOWN, ended)
+    if answered - sent > session.deadlines.dead():
+        there, opened = find(session, sent, sent + session.deadlines.dead())
+        answered = NEVER
+        if opened < NEVER:
+            answered = max(down(session, verdict_bytes(1) + CALL_DOWN, there), opened)
+    elif arrival < NEVER:
+        session.deadlines.sample(answered - sent, int(1e6 * (began - arrival)), int(1e6 * (ended - began)))
+    if answered == NEVER:
+        session.cut_off = True
+        return
+    session.commit(answered, 1)
+    note_tokens(session)
