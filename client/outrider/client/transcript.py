@@ -30,15 +30,13 @@ class Piece:
     """How likely the target found it, where that was asked for and the target has decided."""
 
 
-class Transcript:
-    """Tokens of one answer from position ``start`` on."""
+class Display:
+    """Tokens of one answer from position ``start`` on, as a view sees them."""
 
-    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str] = ()) -> None:
+    def __init__(self, start: int, stops: Sequence[str] = ()) -> None:
         self.start = start
         self.pieces: list[Piece] = []
-        self._decoder = StreamDecoder(tokenizer)
         self._stops = tuple(stop for stop in stops if stop)
-        self._reach = max((len(stop) for stop in self._stops), default=0)
 
     @property
     def end(self) -> int:
@@ -54,6 +52,35 @@ class Transcript:
     def verified(self) -> int:
         """How many leading tokens the target has decided."""
         return next((i for i, piece in enumerate(self.pieces) if piece.label in UNVERIFIED), len(self.pieces))
+
+    def settled(self, count: int) -> str:
+        """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
+        return settled("".join(piece.text for piece in self.pieces[:count]), self._stops)
+
+    def standing(self, count: int) -> int:
+        """How many of the first ``count`` tokens no stop string that has begun can yet reach into."""
+        if not self._stops:
+            return count
+        left = len(self.settled(count))
+        for index, piece in enumerate(self.pieces[:count]):
+            left -= len(piece.text)
+            if left < 0:
+                return index
+        return count
+
+    def text(self, count: int | None = None) -> str:
+        """The text of the first ``count`` tokens (all by default), cut before a stop string."""
+        pieces = self.pieces if count is None else self.pieces[:count]
+        return cut("".join(piece.text for piece in pieces), self._stops)
+
+
+class Transcript(Display):
+    """The display of an answer under way, which decodes its tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str] = ()) -> None:
+        super().__init__(start, stops)
+        self._decoder = StreamDecoder(tokenizer)
+        self._reach = max((len(stop) for stop in self._stops), default=0)
 
     def emit(
         self,
@@ -87,21 +114,6 @@ class Transcript:
         self._decoder.rollback(keep)
         return gone
 
-    def settled(self, count: int) -> str:
-        """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
-        return settled("".join(piece.text for piece in self.pieces[:count]), self._stops)
-
-    def standing(self, count: int) -> int:
-        """How many of the first ``count`` tokens no stop string that has begun can yet reach into."""
-        if not self._stops:
-            return count
-        left = len(self.settled(count))
-        for index, piece in enumerate(self.pieces[:count]):
-            left -= len(piece.text)
-            if left < 0:
-                return index
-        return count
-
     def close(self) -> None:
         """The answer is complete: give out what an unfinished character left, and drop text from a stop string on."""
         rest = self._decoder.finish()
@@ -112,11 +124,6 @@ class Transcript:
             if len(piece.text) > left:
                 self.pieces[index] = replace(piece, text=piece.text[:left])
             left -= len(self.pieces[index].text)
-
-    def text(self, count: int | None = None) -> str:
-        """The text of the first ``count`` tokens (all by default), cut before a stop string."""
-        pieces = self.pieces if count is None else self.pieces[:count]
-        return cut("".join(piece.text for piece in pieces), self._stops)
 
     def stop_after(self, first: int) -> int | None:
         """Length at which a stop string is complete, looking only at tokens from position ``first`` on."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from outrider.client.answers import Finished, LinkNote, SessionEvent, Shown, TakenBack
 from outrider.client.events import Label, LinkState
-from outrider.client.transcript import UNVERIFIED, Piece, Transcript
+from outrider.client.transcript import UNVERIFIED, Display, Piece
 from outrider.shared.textstream import printable
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ STATES = {
 class View(Protocol):
     """Shows the events of one answer."""
 
-    def show(self, event: SessionEvent, transcript: Transcript) -> None:
+    def show(self, event: SessionEvent, transcript: Display) -> None:
         """Take an event; ``transcript`` is the display after it and perhaps a few more."""
         ...
 
@@ -63,7 +63,7 @@ class PipeView:
         """Print unverified tokens too, as they come: nothing will ever take them back (standalone)."""
         self._written = 0
 
-    def show(self, event: SessionEvent, transcript: Transcript) -> None:
+    def show(self, event: SessionEvent, transcript: Display) -> None:
         """Write what has become final."""
         if isinstance(event, Finished):
             text = transcript.text()
@@ -89,13 +89,14 @@ class MarkedView:
     OPEN = {Label.PROVISIONAL: "⟨", Label.KEPT: "⟪"}
     SHUT = {Label.PROVISIONAL: "⟩", Label.KEPT: "⟫"}
 
-    def __init__(self, out: TextIO | None = None) -> None:
+    def __init__(self, out: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out or sys.stdout
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._label: Label | None = None
         self._column = 0
 
-    def show(self, event: SessionEvent, transcript: Transcript) -> None:
+    def show(self, event: SessionEvent, transcript: Display) -> None:
         """Write the event."""
         match event:
             case Shown(pieces):
@@ -131,7 +132,7 @@ class MarkedView:
     def _line(self, text: str) -> None:
         self._mark(None)
         self._out.write("\n" if self._column else "")
-        self._out.write(f"  [{time.monotonic() - self._began:6.2f} s] {text}\n")
+        self._out.write(f"  [{self._clock() - self._began:6.2f} s] {text}\n")
         self._column = 0
 
 
@@ -152,7 +153,7 @@ class LiveView:
         self._live: Live = Live(console=console, refresh_per_second=_REFRESH_PER_S, auto_refresh=False)
         self._live.start()
 
-    def show(self, event: SessionEvent, transcript: Transcript) -> None:
+    def show(self, event: SessionEvent, transcript: Display) -> None:
         """Repaint, at most a dozen times a second."""
         if isinstance(event, LinkNote):
             self._state, self._note = event.state, event.note or self._note
@@ -166,7 +167,7 @@ class LiveView:
         """Leave what is on display."""
         self._live.stop()
 
-    def _settle(self, transcript: Transcript) -> None:
+    def _settle(self, transcript: Display) -> None:
         """Print whole verified lines above the live region."""
         pieces = transcript.pieces[self._settled : transcript.standing(transcript.verified)]
         last = max((i for i, piece in enumerate(pieces) if piece.text.endswith("\n")), default=-1)
@@ -176,7 +177,7 @@ class LiveView:
             self._console.print(text)
             self._settled += last + 1
 
-    def _region(self, transcript: Transcript, *, final: bool) -> Text:
+    def _region(self, transcript: Display, *, final: bool) -> Text:
         from rich.text import Text
 
         shown = len(transcript.pieces) if final else transcript.standing(len(transcript.pieces))

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from outrider.netsim.control import ControlServer
 from outrider.netsim.errors import BadConfig
+from outrider.netsim.events.cli import replay
 from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
 from outrider.netsim.profiles import PROFILES, Profile, profile
 from outrider.netsim.proxy import ClockStart, Proxy
@@ -314,6 +315,7 @@ def _mount_faults() -> None:
 
 _mount_faults()
 app.command("theory")(theory)
+app.command("replay")(replay)
 
 
 def main() -> None:
