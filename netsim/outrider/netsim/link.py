@@ -83,9 +83,15 @@ class _Delay:
         self._since = since
         self._until = -math.inf
         self._factor = 1.0
+        self.steady_s = (
+            self._median_s if self._sigma == 0 and self._spike is None and self._steps is None else None
+        )
+        """The delay, where it is always the same."""
 
     def at(self, time: float) -> float:
         """Seconds of delay for what enters the line at `time`; times never go back."""
+        if time < self._until and self._spike is None and self._steps is None:
+            return self._median_s * self._factor
         if self._sigma > 0:
             if self._until == -math.inf:
                 self._until = self._since
@@ -178,6 +184,10 @@ class Lane:
         """What one connection may have unreleased: the queue plus a round trip's worth, as a TCP window would."""
         self._delay = _Delay(settings, redraw_s, random.Random(f"{seed}/delay"), time)
         self._losses = _Losses(settings, rtt_s, random.Random(f"{seed}/loss"))
+        # Simulations admit millions of messages: what never changes is looked up once.
+        self._rate = None if settings.trace is not None else settings.bytes_per_s
+        self._steady_s = self._delay.steady_s
+        self._lossless = settings.loss == 0
 
     @staticmethod
     def _window(settings: LaneSettings, rtt_s: float) -> int:
@@ -191,13 +201,17 @@ class Lane:
 
         Calls must come in the order of time. Order among the bytes of one connection is kept by its `Flow`.
         """
-        packets = math.ceil(nbytes / MSS_BYTES)
-        busy = self.backlog_bytes(now) >= DUPLICATE_ACKS * MSS_BYTES
-        followed = busy or behind >= DUPLICATE_ACKS * MSS_BYTES
-        start = max(now, self._busy_until)
-        departure = self._departure(start, nbytes)
+        start = self._busy_until if self._busy_until > now else now
+        departure = self._departure(start, nbytes) if self._rate is None else start + nbytes / self._rate
+        delay = self._steady_s
+        release = departure + (self._delay.at(departure) if delay is None else delay)
+        if not self._lossless:
+            packets = math.ceil(nbytes / MSS_BYTES)
+            busy = self._busy_until > now and self.backlog_bytes(now) >= DUPLICATE_ACKS * MSS_BYTES
+            followed = busy or behind >= DUPLICATE_ACKS * MSS_BYTES
+            release += self._losses.repair_s(start, packets, followed)
         self._busy_until = departure
-        return departure + self._delay.at(departure) + self._losses.repair_s(start, packets, followed)
+        return release
 
     def _departure(self, start: float, nbytes: float) -> float:
         trace = self.settings.trace
@@ -242,7 +256,9 @@ class Flow:
 
     def admit(self, now: float, nbytes: int, behind: int = 0) -> float:
         """As `Lane.admit`, never before what this connection sent earlier."""
-        self._last = max(self._last, self._lane.admit(now, nbytes, behind))
+        release = self._lane.admit(now, nbytes, behind)
+        if release > self._last:
+            self._last = release
         return self._last
 
 
