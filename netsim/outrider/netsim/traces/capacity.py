@@ -22,19 +22,21 @@ BYTES_PER_MBIT = 1e6 / 8
 SLACK_BYTES = 1e-3
 """Where a gap begins, this much counts as nothing: a rounding error must not make bytes wait until the gap's end."""
 PEAK_S = 1.0
+NEARLY_S = 1e-9
+"""Corners are further apart than this."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Capacity:
     """A repeating capacity. Corners of the curve B: times in seconds from 0 to the period, and the bytes by then.
 
     Raises `BadConfig` if they are no such curve: times that do not rise from 0, bytes that fall, no bytes at all.
     """
 
-    times_s: tuple[float, ...] = field(repr=False)
-    bytes_at: tuple[float, ...] = field(repr=False)
-    _rates: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    _slack: float = field(init=False, repr=False, compare=False)
+    times_s: tuple[float, ...]
+    bytes_at: tuple[float, ...]
+    _rates: tuple[float, ...] = field(init=False, compare=False)
+    _slack: float = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         times, sums = self.times_s, self.bytes_at
@@ -92,6 +94,10 @@ class Capacity:
         """The mean over the period, Mbit/s."""
         return self.mean_bytes_per_s / BYTES_PER_MBIT
 
+    def __repr__(self) -> str:
+        corners = len(self.times_s)
+        return f"Capacity(period_s={self.period_s:g}, mean_mbit={self.mean_mbit:g}, {corners} corners)"
+
     def bytes_per_s(self, time: float) -> float:
         """The capacity at `time`."""
         return self._rates[self._segment(self._split(time)[1])]
@@ -140,7 +146,7 @@ class Capacity:
     def shifted(self, by_s: float) -> Capacity:
         """The same trace begun `by_s` seconds later in it."""
         phase = self._split(by_s)[1]
-        if phase == 0:
+        if phase < NEARLY_S:
             return self
         here = self._local(phase)
         later = [(t - phase, b - here) for t, b in zip(self.times_s, self.bytes_at, strict=True) if t > phase]

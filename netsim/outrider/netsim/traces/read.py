@@ -50,7 +50,7 @@ def split(text: str) -> tuple[str | None, str, dict[str, str]]:
     head, colon, tail = text.partition(":")
     name = head if colon and head in FORMATS else None
     path = tail if name is not None else text
-    if Path(path).exists():
+    if path and Path(path).exists():
         return name, path, {}
     path, _, query = path.partition("?")
     if not path:
