@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,12 +143,12 @@ def test_delta_is_the_heads_unless_a_client_asks_for_another() -> None:
 
 
 def test_ends_of_text_and_special_tokens_are_never_judged() -> None:
-    """Not those the server knows of, not those of the turn; the target's own end is accepted as ever."""
-    for token in (2, 3):
-        rule = judge(2, 3, never=frozenset({2}))
-        history = History((0,) * 5, 5, (3,))
-        assert rule(nodes_of(Draft.chain((token,)), history=history)).path == ()
-        own = rule(nodes_of(Draft.chain((token,)), best=token, history=history))
+    """Not those the server knows of, not those of the turn, whether the sampling looks at the text or not; the target's
+    own end is accepted as ever."""
+    for token, history in itertools.product((2, 3), (None, History((0,) * 5, 5, (3,)))):
+        rule, ends = judge(2, 3, never=frozenset({2})), frozenset({3})
+        assert rule(nodes_of(Draft.chain((token,)), history=history, stop_ids=ends)).path == ()
+        own = rule(nodes_of(Draft.chain((token,)), best=token, history=history, stop_ids=ends))
         assert own.kinds == (ACCEPTED, BONUS)
 
 

@@ -48,6 +48,8 @@ class Verify:
     """The text up to the end of ``pending``, where the sampling's law depends on it."""
     log_probs: bool = False
     """Say how likely each committed token was."""
+    stop_ids: frozenset[int] = frozenset()
+    """The ids that end the turn: no judge may let them through."""
     coin_key: bytes = b""
     """Whose coins the rule throws; empty = it has none to throw, and a rule that needs some fails."""
 

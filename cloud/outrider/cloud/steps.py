@@ -170,7 +170,8 @@ class StepTable(TableState):
         turn = session.turn
         if turn is None:
             return None
-        text = turn.sampling.history(session.log.ids, turn.generated_from, self.stop_ids(session))
+        stop_ids = self.stop_ids(session)
+        text = turn.sampling.history(session.log.ids, turn.generated_from, stop_ids)
         work = Verify(
             session.key,
             start,
@@ -181,6 +182,7 @@ class StepTable(TableState):
             session.final,
             history=text,
             log_probs=turn.log_probs,
+            stop_ids=stop_ids,
             coin_key=self.coin_key(session, turn),
         )
         return Job(session, session.generation, work, head, session.stream, fitted, self.now)
@@ -277,13 +279,12 @@ class StepTable(TableState):
         if job.fitted is None:
             return Gain((*path, next_id), (*kinds, TokenKind.RUN_AHEAD), 0, None)
         kind, rest = _continue(job.fitted.draft, path, next_id)
-        if (
-            outcome.kinds and job.fitted.draft.has_twins
-        ):  # ids do not tell which of them was kept; the rule does
-            kind, rest = outcome.kinds[-1], None
-        if outcome.kinds[-1:] == (TokenKind.RECOVERED,):  # it may be a refused token all the same, drawn anew
-            kind, rest = TokenKind.RECOVERED, None
-        accepted = len(path) + (kind is TokenKind.ACCEPTED)
+        told = outcome.kinds[-1:]
+        # The rule knows better where ids do not tell which of several twins was kept, where the target's own token may
+        # be a refused one drawn anew, and where a judged one was given back at a near tie.
+        if told and (job.fitted.draft.has_twins or told[0] in (TokenKind.RECOVERED, TokenKind.JUDGED)):
+            kind, rest = told[0], None
+        accepted = len(path) + (kind in (TokenKind.ACCEPTED, TokenKind.JUDGED))
         return Gain((*path, next_id), (*kinds, kind), accepted, rest)
 
     def _commit(self, job: Job, gain: Gain, outcome: Verified) -> None:

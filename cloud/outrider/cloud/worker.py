@@ -195,5 +195,6 @@ class Worker:
             states=None if rows.hidden is None else rows.hidden.float().numpy(),
             coins=Coins(work.coin_key) if work.coin_key else None,
             history=work.history,
+            stop_ids=work.stop_ids,
             wants_log_probs=work.log_probs,
         )

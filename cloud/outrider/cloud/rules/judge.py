@@ -15,7 +15,8 @@ The lossless criterion is:
 
 Vetoes, whatever the head says: no end of text and no special token; nothing outside the target's support, nothing less
 likely than ``floor`` (at temperature 0: by the law at temperature 1); no more than ``in_a_row`` judged tokens in a row.
-Each round ends with a token of the target's own, so no row is longer than a round.
+Each round ends with a token of the target's own, so no row is longer than a round, but for one that a near tie in a
+tree cuts short behind a judged token.
 """
 
 from __future__ import annotations
@@ -134,8 +135,7 @@ class Judge:
     def _lets(self, nodes: Nodes, node: int, kinds: list[TokenKind], given: Mapping[str, float]) -> bool:
         """Whether the head lets ``node`` through and nothing forbids it; ``kinds`` are those above it."""
         token, row = nodes.draft.ids[node], nodes.draft.parents[node]
-        ends = () if nodes.history is None else nodes.history.stop_ids
-        if token in self.never or token in ends or _judged_last(kinds) >= given["in_a_row"]:
+        if token in self.never or token in nodes.stop_ids or _judged_last(kinds) >= given["in_a_row"]:
             return False
         likely = float(_belief(nodes, row)[token])
         if likely <= 0.0 or likely < given["floor"]:

@@ -95,6 +95,8 @@ class Nodes:
     """For rules that throw any; the device must not know them before the verdict."""
     history: History | None = None
     """The text that ends with the base, for samplings whose law depends on it."""
+    stop_ids: frozenset[int] = frozenset()
+    """The ids that end the turn."""
     wants_log_probs: bool = False
     """The device is told log-probabilities: no bits of an inexact row may reach it."""
     _choices: dict[int, Choice] = field(default_factory=dict)
