@@ -226,7 +226,7 @@ def test_the_path_is_the_one_whose_tokens_were_said() -> None:
 
 @pytest.mark.parametrize(
     ("draft", "pacing", "mode", "drafter"),
-    [("none", "auto", "stream", "none"), ("tree", "edge", "edge tree", "moa")],
+    [("none", "auto", "stream", "none"), ("tree", "edge", "tree", "moa"), ("tree", "auto", "auto", "moa")],
 )
 def test_the_head_says_what_was_asked_for(draft: str, pacing: str, mode: str, drafter: str) -> None:
     """Mode and drafter as reports group by them; versions and wall clock are there."""

@@ -16,7 +16,7 @@ from outrider.netsim.events.schema import (
 
 A, R, B, P = Label.ACCEPTED, Label.RECOVERED, Label.BONUS, Label.PROVISIONAL
 
-RUN = Run(mode="edge chain", link="4g-bad", rtt_ms=120.0, drafter="moa", seed=7, virtual=True)
+RUN = Run(mode="chain", link="4g-bad", rtt_ms=120.0, drafter="moa", seed=7, virtual=True)
 LINES: tuple[Line, ...] = (
     CapacityLine(at_s=0.0, up_mbit=2.0, down_mbit=8.0),
     TurnLine(at_s=0.0, turn=1, start=10, category="code", prompt="code-1"),

@@ -29,7 +29,7 @@ class Run:
     KIND: ClassVar[str] = "run"
     schema: str = SCHEMA
     mode: str = ""
-    """How tokens come: "stream", "unary", "chain", "tree", "auto" …; what reports group by."""
+    """How tokens come: "stream", "unary", "chain", "tree", "auto" (paced, with run-ahead) …; reports group by it."""
     link: str = ""
     """Name of the link or scenario; empty where nobody knows."""
     rtt_ms: float | None = None

@@ -28,7 +28,7 @@ def header(*, draft: str, pacing: str, drafter: str, seed: int | None = None, li
         except PackageNotFoundError:
             continue
     return Run(
-        mode="stream" if draft == "none" else f"{pacing} {draft}",
+        mode="stream" if draft == "none" else "auto" if pacing == "auto" else draft,
         link=link,
         drafter="none" if draft == "none" else drafter,
         seed=seed,

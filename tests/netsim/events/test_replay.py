@@ -196,7 +196,7 @@ def test_the_command_shows_a_log_and_refuses_what_is_none(tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-20])
     done = command("replay", str(path), "--speed", "1000")
     assert done.returncode == 0, done.stderr
-    assert "edge chain · 4g-bad · moa · virtual time" in done.stdout and "⟨cdef⟩" in done.stdout
+    assert "── chain · 4g-bad · moa · virtual time" in done.stdout and "⟨cdef⟩" in done.stdout
     assert "the last line was cut short" in done.stderr and "the run was not finished" in done.stdout
     bad = tmp_path / "bad.jsonl"
     bad.write_text(dumps(RUN) + "\n" + json.dumps({"kind": "turn", "at_s": 0, "turn": 1}) + "\n")
