@@ -18,6 +18,7 @@ from outrider.shared import warps
 from outrider.shared.errors import InvalidField
 from outrider.shared.penalties import among
 from outrider.shared.sampling import (
+    LEAST_TEMPERATURE,
     MAX_BIASES,
     SAMPLER_ORDER,
     History,
@@ -225,6 +226,10 @@ def test_least_length_never_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     ("dials", "field"),
     [
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": 1e-308}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": float("inf")}, "temperature"),
         ({"min_p": 1.01}, "min_p"),
         ({"min_p": float("nan")}, "min_p"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),
@@ -246,6 +251,21 @@ def test_what_cannot_be_meant_is_refused_by_name(dials: dict[str, Any], field: s
     with pytest.raises(InvalidField) as refused:
         Sampling(**dials)
     assert refused.value.field == f"sampling.{field}"
+
+
+@pytest.mark.parametrize("truncation", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
+@pytest.mark.parametrize("temperature", [LEAST_TEMPERATURE, 1000.0])
+def test_at_the_ends_of_the_temperatures_there_still_is_a_law(
+    temperature: float, truncation: dict[str, Any]
+) -> None:
+    """Under the largest logits, biases and penalties there are, all numbers stay finite and the choice is possible."""
+    logits = np.asarray([3e38, -3e38, 3e38, 0.0], np.float32)
+    sampling = Sampling(temperature, logit_bias=((1, 100.0),), repetition_penalty=0.01, **truncation)
+    text = History((0, 1), 0)
+    with np.errstate(divide="raise", invalid="raise"):
+        found = law(logits, sampling, text)
+        chosen = choose(logits, sampling, 2, text)
+    assert float(np.sum(found)) == pytest.approx(1.0) and found[chosen.token] > 0.0
 
 
 def test_biases_are_a_set() -> None:

@@ -43,6 +43,9 @@ NEAR_TIE = 1e-4
 MAX_BIASES = 1024
 """Ids with a bias, at most."""
 
+LEAST_TEMPERATURE = 1e-6
+"""Above 0 no temperature is lower: far lower ones overflow, and what is left of a law is its argmax long before."""
+
 _LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0
 
 
@@ -54,7 +57,7 @@ class Sampling:
     """
 
     temperature: float = 0.0
-    """0 = greedy."""
+    """0 = greedy, else at least `LEAST_TEMPERATURE`."""
     top_k: int = 0
     """Keep the k largest scores; 0 = off."""
     top_p: float = 0.0
@@ -75,7 +78,8 @@ class Sampling:
     """(token id, bias -100 to 100), at most `MAX_BIASES`, each id once; kept in order of ids."""
 
     def __post_init__(self) -> None:
-        _within("temperature", self.temperature, float, 0, sys.float_info.max)
+        least = LEAST_TEMPERATURE if self.temperature else 0
+        _within("temperature", self.temperature, float, least, sys.float_info.max)
         _within("top_k", self.top_k, int, 0, 2**32 - 1)
         _within("top_p", self.top_p, float, 0, 1)
         _within("seed", self.seed, int, 0, 2**64 - 1)
