@@ -117,7 +117,7 @@ def test_random_outages_are_those_of_the_schedule() -> None:
         if (entry.at_s or 0) >= 300:
             break
         expected.append((entry.at_s, (entry.at_s or 0) + (entry.for_s or 0)))
-    assert wire.stalls["up"].within(300) == tuple(expected)
+    assert wire.up.stalls.within(300) == tuple(expected)
 
 
 @settings(max_examples=200, deadline=None)

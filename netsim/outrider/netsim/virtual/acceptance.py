@@ -17,10 +17,10 @@ from itertools import accumulate
 from outrider.client.drafter import Law
 from outrider.client.pacing import MAX_NODES, RANKS, best_trees
 from outrider.netsim.errors import BadConfig
-from outrider.shared.draft import Draft
 
-LONGEST = 640
+LONGEST = 4096
 """Depths for which thresholds are laid out: a tail drafted alone grows with no limit but the answer's."""
+BEYOND = 64
 FIT_NODES, FIT_DEPTH = 24, 8
 """The recorded tree by which the shares of lower ranks are fitted."""
 
@@ -146,10 +146,11 @@ def from_rounds(rounds: Sequence[tuple[Sequence[int], Sequence[int]]], source: s
     return Acceptance(tuple(law), source)
 
 
-def luck(seed: int, tokens: int) -> list[float]:
-    """One uniform number per position of an answer and a good way beyond it [tokens + LONGEST]."""
+@lru_cache(maxsize=256)
+def luck(seed: int, tokens: int) -> tuple[float, ...]:
+    """One uniform number per position of an answer and a good way beyond it [tokens + 64]."""
     rng = random.Random(f"outrider.netsim/{seed}/luck")
-    return [rng.random() for _ in range(tokens + LONGEST)]
+    return tuple(rng.random() for _ in range(tokens + BEYOND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,8 @@ class Shape:
         self, fortune: Sequence[float], position: int, cumulated: Sequence[Sequence[float]]
     ) -> tuple[int, ...]:
         """The rows that the target takes, in order, when the draft continues the text at ``position``."""
-        row, path = 0, []
+        row = 0
+        path: list[int] = []
         while kids := self.children[row]:
             chance, shares = fortune[position], cumulated[len(path)]
             found = next((kid for kid, share in zip(kids, shares, strict=False) if chance < share), 0)
@@ -206,8 +208,3 @@ def shape_of(law: Law, depth: int, nodes: int, tree: bool) -> Shape:
     while kids[row]:
         trunk, row = trunk + 1, kids[row][0]
     return Shape(tuple(parents), kids, max(depths), trunk)
-
-
-def draft_of(shape: Shape) -> Draft:
-    """The shape as a draft with made-up ids, for what needs one."""
-    return Draft(tuple(range(len(shape.parents))), shape.parents)

@@ -10,8 +10,9 @@ from outrider.netsim.link import Link
 from outrider.netsim.settings import LinkSettings
 from outrider.netsim.virtual.modes import Mode
 from outrider.netsim.virtual.outcome import Outcome
+from outrider.netsim.virtual.planner import Device
 from outrider.netsim.virtual.server import Load, VerifierCost, serve_alone, serve_many
-from outrider.netsim.virtual.session import Answer, Device, Session
+from outrider.netsim.virtual.session import Answer, Session
 from outrider.netsim.virtual.wire import VirtualLink
 
 

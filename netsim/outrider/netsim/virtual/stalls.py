@@ -25,6 +25,8 @@ class Stalls:
         self._ends: list[float] = []
         self._lane_begins: list[float] = []
         """Lane time at each begin."""
+        self._calm = (0.0, -math.inf, 0.0)
+        """A stretch of real time without stalls, and the time lost before it: most questions are about the same one."""
 
     @property
     def none(self) -> bool:
@@ -33,14 +35,29 @@ class Stalls:
 
     def lane_time(self, now: float) -> float:
         """Lane time at real time ``now``."""
+        since, until, lost = self._calm
+        if since < now < until:
+            return now - lost
         self._draw(now)
         at = bisect_right(self._begins, now) - 1
+        self._remember(at)
         if at < 0:
             return now
         return self._lane_begins[at] + max(now - self._ends[at], 0.0)
 
+    def _remember(self, at: int) -> None:
+        """The stretch behind stall number ``at``."""
+        later = self._begins[at + 1] if at + 1 < len(self._begins) else math.inf
+        if self._ahead is not None:
+            later = min(later, self._ahead[0])
+        since = 0.0 if at < 0 else self._ends[at]
+        self._calm = (since, later, 0.0 if at < 0 else since - self._lane_begins[at])
+
     def real_time(self, lane_time: float) -> float:
         """The first real time at which the lane has reached ``lane_time``; inf if it never does."""
+        since, until, lost = self._calm
+        if since < lane_time + lost < until:
+            return lane_time + lost
         while True:
             at = self._after(lane_time)
             real = lane_time if at < 0 else self._ends[at] + (lane_time - self._lane_begins[at])
@@ -56,6 +73,7 @@ class Stalls:
         self._draw(end)
         intervals = sorted([*zip(self._begins, self._ends, strict=True), (begin, end)])
         self._begins, self._ends, self._lane_begins = [], [], []
+        self._calm = (0.0, -math.inf, 0.0)
         for one in intervals:
             self._append(*one)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from outrider.netsim.virtual.rounds import NEVER, alone, find, note_tokens, up
+from outrider.netsim.virtual.opening import NEVER, alone, find, up
 from outrider.netsim.virtual.server import Reply, Request
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import FRAMING, commit_bytes, rows_bytes, steer_bytes
@@ -39,28 +39,26 @@ def _take(session: Session, ends: Reply, taken: int) -> int:
     size = commit_bytes(1) + FRAMING
     session.counts.bytes_down += size - FRAMING
     arrival = link.send("down", size, ends[taken])
-    rows = rows_bytes(1, session.device.row_bytes)
+    rows = rows_bytes(1, session.row_bytes)
     if rows:
         session.counts.bytes_down += rows
         link.release("down", rows + FRAMING, ends[taken] + session.cost.rows_s)
     owed = max(session.progress_at, ends[taken] if taken == 0 else 0.0)
-    writes = session.pacing is not None
+    writes = session.drafts
     if arrival - owed <= (deadlines.soft() if writes else deadlines.dead()):
         session.commit(arrival, 1)
-        note_tokens(session)
         return 1
     late_at = owed + deadlines.soft()
     if arrival - owed > deadlines.dead():
         return _again(session, ends, taken, owed, late_at)
     alone(session, late_at, arrival)
     session.commit(arrival, 1)
-    note_tokens(session)
     return 1
 
 
 def _again(session: Session, ends: Reply, taken: int, owed: float, late_at: float) -> int:
-    there, opened = find(session, owed, owed + session.deadlines.dead())
-    if session.pacing is not None:
+    there, opened = find(session, owed, owed + session.deadlines.dead(), 0)
+    if session.drafts:
         alone(session, late_at, opened)
     if opened == NEVER:
         session.cut_off = True
@@ -70,10 +68,9 @@ def _again(session: Session, ends: Reply, taken: int, owed: float, late_at: floa
     session.counts.bytes_down += nbytes
     answered = session.link.send("down", nbytes + FRAMING, max(there, ends[taken]))
     if answered == NEVER:
-        if session.pacing is not None:
+        if session.drafts:
             alone(session, opened, NEVER)
         session.cut_off = True
         return 0
     session.commit(max(answered, opened), tokens)
-    note_tokens(session)
     return tokens

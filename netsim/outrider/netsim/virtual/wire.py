@@ -15,8 +15,40 @@ from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults import Outage, Schedule, Scheduled
 from outrider.netsim.faults.base import both
 from outrider.netsim.link import Flow, Lane, Link
-from outrider.netsim.settings import DIRECTIONS, Direction
+from outrider.netsim.settings import Direction
 from outrider.netsim.virtual.stalls import FOREVER, Stalls
+
+
+class Way:
+    """One direction of a virtual link."""
+
+    def __init__(self, lane: Lane, stalls: Stalls) -> None:
+        self.lane, self.stalls = lane, stalls
+        self.bytes = 0
+        """Bytes sent so far."""
+        self.flow: Flow = lane.flow()
+        self.free = stalls.none
+        """No outage will come."""
+        self._size = lane.settings.segment_bytes
+
+    def send(self, nbytes: int, now: float) -> float:
+        """When the last of ``nbytes`` that are sent at ``now`` arrives; inf: never."""
+        if self.free and nbytes <= self._size:
+            self.bytes += nbytes
+            return self.flow.admit(now, nbytes)
+        return self.stalls.real_time(self.release(nbytes, now))
+
+    def release(self, nbytes: int, now: float) -> float:
+        """The same in lane time, which no later outage changes; `Stalls.real_time` makes real time of it."""
+        self.bytes += nbytes
+        time = self.stalls.lane_time(now)
+        if nbytes <= self._size:
+            return self.flow.admit(time, nbytes)
+        release = time
+        for start in range(0, nbytes, self._size):
+            part = min(self._size, nbytes - start)
+            release = self.flow.admit(time, part, behind=nbytes - start - part)
+        return release
 
 
 class VirtualLink:
@@ -36,46 +68,37 @@ class VirtualLink:
                     "virtual time knows outages (held bytes) only; drive other faults through the proxy",
                 )
         self.link = link
-        self.lanes: dict[Direction, Lane] = link.lanes()
-        self.stalls: dict[Direction, Stalls] = {d: Stalls(_planned(schedule, d, seed)) for d in DIRECTIONS}
-        self.bytes: dict[Direction, int] = dict.fromkeys(DIRECTIONS, 0)
-        """Bytes sent so far."""
+        self.ways: dict[Direction, Way] = {
+            direction: Way(lane, Stalls(_planned(schedule, direction, seed)))
+            for direction, lane in link.lanes().items()
+        }
+        self.up, self.down = self.ways["up"], self.ways["down"]
         self.connections = 1
-        self._flows: dict[Direction, Flow] = {d: lane.flow() for d, lane in self.lanes.items()}
         self._by_token = sorted(
             (e for e in schedule.entries if e.token is not None), key=lambda e: e.token or 0, reverse=True
         )
+        self.next_token = self._by_token[-1].token if self._by_token else None
+        """The token that the next outage waits for; None: no outage waits for one."""
 
     def send(self, direction: Direction, nbytes: int, now: float) -> float:
         """When the last of ``nbytes`` that are sent at ``now`` arrives; inf: never."""
-        return self.arrival(direction, self.release(direction, nbytes, now))
+        return self.ways[direction].send(nbytes, now)
 
     def release(self, direction: Direction, nbytes: int, now: float) -> float:
         """The same in lane time, which no later outage changes; `arrival` makes real time of it."""
-        stalls = self.stalls[direction]
-        time = now if stalls.none else stalls.lane_time(now)
-        self.bytes[direction] += nbytes
-        flow = self._flows[direction]
-        size = self.lanes[direction].settings.segment_bytes
-        if nbytes <= size:
-            return flow.admit(time, nbytes)
-        release = time
-        for start in range(0, nbytes, size):
-            part = min(size, nbytes - start)
-            release = flow.admit(time, part, behind=nbytes - start - part)
-        return release
+        return self.ways[direction].release(nbytes, now)
 
     def arrival(self, direction: Direction, release: float) -> float:
         """Real time of a release. To be asked again for what is in flight when `on_token` has begun an outage."""
-        stalls = self.stalls[direction]
-        return release if stalls.none else stalls.real_time(release)
+        return self.ways[direction].stalls.real_time(release)
 
     def connect(self, now: float) -> float:
         """Give up the connection and make a new one: when its handshake is through (one round trip); inf: never."""
         self.connections += 1
-        self._flows = {d: lane.flow() for d, lane in self.lanes.items()}
-        there = self.send("up", 0, now)
-        return there if there == math.inf else self.send("down", 0, there)
+        for way in self.ways.values():
+            way.flow = way.lane.flow()
+        there = self.up.send(0, now)
+        return there if there == math.inf else self.down.send(0, there)
 
     def on_token(self, token: int, now: float) -> bool:
         """Token number ``token`` is on display at ``now``: whether an outage that waited for it has begun."""
@@ -83,14 +106,12 @@ class VirtualLink:
         while self._by_token and (self._by_token[-1].token or 0) <= token:
             entry = self._by_token.pop()
             for direction in _directions(entry):
-                self.stalls[direction].add(now, FOREVER if entry.for_s is None else now + entry.for_s)
+                way = self.ways[direction]
+                way.stalls.add(now, FOREVER if entry.for_s is None else now + entry.for_s)
+                way.free = False
             began = True
+        self.next_token = self._by_token[-1].token if self._by_token else None
         return began
-
-    @property
-    def next_token(self) -> int | None:
-        """The token that the next outage waits for; None: no outage waits for one."""
-        return self._by_token[-1].token if self._by_token else None
 
 
 def _planned(schedule: Schedule, direction: Direction, seed: int) -> Iterator[tuple[float, float]]:

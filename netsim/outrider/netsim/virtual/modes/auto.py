@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from outrider.client.pacing import TRY_EVERY, TRY_FOR, DraftPacing
-from outrider.netsim.virtual.rounds import (
-    NEVER,
-    begin,
-    down,
-    first_token,
-    note_tokens,
-    one_round,
-    send_rows,
-    up,
-)
+from outrider.netsim.virtual.opening import NEVER, begin, down, first_token, send_rows, up
+from outrider.netsim.virtual.rounds import rounds
 from outrider.netsim.virtual.server import Passes, Reply, Request
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import draft_bytes, verdict_bytes
@@ -42,7 +34,7 @@ def run(session: Session) -> Passes:
         elif session.sized().streams:
             told = steer(session, session.now)
         else:
-            yield from one_round(session, session.sized())
+            yield from rounds(session)
 
 
 def _streamed(session: Session, start: float) -> Generator[Request, Reply, float]:
@@ -85,7 +77,6 @@ def _switch(session: Session, ended: float) -> Generator[Request, Reply, float]:
             session.cut_off = True
             return NEVER
         session.commit(max(answered, session.now), tokens)
-        note_tokens(session)
         return reply[-1]
     session.counts.superseded += 1
     answered = down(session, verdict_bytes(1), max(arrival, ended))

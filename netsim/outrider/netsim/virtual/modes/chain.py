@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from outrider.client.pacing import DraftPacing
-from outrider.netsim.virtual.rounds import NEVER, begin, first_token, one_round
+from outrider.netsim.virtual.opening import NEVER, begin, first_token
+from outrider.netsim.virtual.rounds import rounds
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
 
@@ -15,5 +16,5 @@ def run(session: Session) -> Passes:
     """Propose, send, receive, commit."""
     ready = yield from begin(session)
     ended = NEVER if ready == NEVER else (yield from first_token(session, ready))
-    while ended < NEVER and session.left and not session.cut_off:
-        yield from one_round(session, session.sized())
+    if ended < NEVER:
+        yield from rounds(session)

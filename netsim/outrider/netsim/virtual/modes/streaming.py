@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.netsim.virtual.rounds import NEVER, begin, first_token
+from outrider.netsim.virtual.opening import NEVER, begin, first_token
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.stream import stream

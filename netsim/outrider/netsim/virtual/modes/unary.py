@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outrider.netsim.virtual.rounds import NEVER, begin, down, find, first_token, note_tokens, up
+from outrider.netsim.virtual.opening import NEVER, begin, down, find, first_token, up
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import CALL_DOWN, CALL_UP, draft_bytes, verdict_bytes
@@ -30,7 +30,7 @@ def call(session: Session) -> Passes:
         session.counts.forward_s += session.cost.seconds(1)
         answered = down(session, verdict_bytes(1) + CALL_DOWN, ended)
     if answered - sent > session.deadlines.dead():
-        there, opened = find(session, sent, sent + session.deadlines.dead())
+        there, opened = find(session, sent, sent + session.deadlines.dead(), 0)
         answered = NEVER
         if opened < NEVER:
             answered = max(down(session, verdict_bytes(1) + CALL_DOWN, there), opened)
@@ -40,4 +40,3 @@ def call(session: Session) -> Passes:
         session.cut_off = True
         return
     session.commit(answered, 1)
-    note_tokens(session)
