@@ -24,6 +24,8 @@ from outrider.netsim.events.cli import replay
 from outrider.netsim.faults import Schedule, Scheduled, parse_scheduled
 from outrider.netsim.profiles import PROFILES, Profile, profile
 from outrider.netsim.proxy import ClockStart, Proxy
+from outrider.netsim.report.cli import report
+from outrider.netsim.scenario.cli import mount as mount_scenarios
 from outrider.netsim.settings import LaneSettings, LinkSettings
 from outrider.netsim.theory.cli import theory
 from outrider.netsim.traces import read
@@ -315,7 +317,9 @@ def _mount_faults() -> None:
 
 _mount_faults()
 app.command("theory")(theory)
+mount_scenarios(app)
 app.command("replay")(replay)
+app.command("report")(report)
 
 
 def main() -> None:

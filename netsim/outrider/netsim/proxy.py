@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, Self, TextIO
 
 from outrider.netsim.board import Board
@@ -48,12 +48,13 @@ class Proxy:
         listen: tuple[str, int] = ("127.0.0.1", 0),
         clock: ClockStart = "start",
         log: TextIO | None = None,
+        watch: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         self.upstream = upstream
         self.link = link if link is not None else LinkSettings()
         self.seed = seed
-        self.state = StateLog(log)
-        """Every change of state; see `StateLog`."""
+        self.state = StateLog(log, watch)
+        """Every change of state, which `watch` is called with; see `StateLog`."""
         self._schedule = faults if isinstance(faults, Schedule) else Schedule(tuple(faults))
         self._clock = clock
         self._listen_at = listen
@@ -72,7 +73,7 @@ class Proxy:
         await self._listen()
         self._record("listening", {"address": self.address, "upstream": "{}:{}".format(*self.upstream)})
         if self._clock == "start":
-            self._injector.start(self.now())
+            self._injector.start(0.0)  # as in virtual time, however long it took to listen
         self._plan()
         return self
 

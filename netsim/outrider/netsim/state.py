@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
@@ -31,9 +32,13 @@ class Stats:
 class StateLog:
     """JSON lines: `t` (seconds since the proxy's start, monotonic), `wall` (UTC), `event`, and the event's fields."""
 
-    def __init__(self, sink: TextIO | None = None) -> None:
+    def __init__(
+        self, sink: TextIO | None = None, watch: Callable[[dict[str, Any]], None] | None = None
+    ) -> None:
         self._records: deque[dict[str, Any]] = deque(maxlen=KEPT_RECORDS)
         self._sink = sink
+        self._watch = watch
+        """Called with every record."""
 
     @property
     def records(self) -> tuple[dict[str, Any], ...]:
@@ -56,3 +61,5 @@ class StateLog:
         if self._sink is not None:
             self._sink.write(json.dumps(record) + "\n")
             self._sink.flush()
+        if self._watch is not None:
+            self._watch(record)

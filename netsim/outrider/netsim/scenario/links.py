@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults import OutageProcess
 from outrider.netsim.profiles import PROFILES, Profile
 from outrider.netsim.scenario.source import Table, shown
-from outrider.netsim.settings import LinkSettings
+from outrider.netsim.settings import Direction, LinkSettings
+from outrider.netsim.traces import FORMATS, BadTrace, Trace, read
 
 FIGURES = ("rtt_ms", "jitter_ms", "down_mbit", "up_mbit", "loss")
-KEYS = ("preset", *FIGURES, "trace", "trace_down", "trace_up")
+KEYS = ("preset", *FIGURES, "trace", "trace_up")
 PRESETS = tuple(name for name, found in PROFILES.items() if not found.cut_for_good)
 """`flight` is no link of its own: it is a cut, which a scenario writes as `cut_at_token`."""
 OUTAGES = "outages"
+DOWN: Direction = "down"
+UP: Direction = "up"
 
 
-def read_link(table: Table) -> tuple[LinkSettings, str, Profile | None]:
-    """A phase's link, its name for people, and the preset it comes from. Raises `BadScenario`."""
+def read_link(table: Table, seed: int = 0) -> tuple[LinkSettings, str, Profile | None]:
+    """A phase's link, its name for people, and the preset it comes from; `seed` orders what a trace draws.
+
+    Raises `BadScenario`, and `BadTrace` where a trace file is bad.
+    """
     value = table.raw("link")
     if isinstance(value, str):
         name = table.choice("link", PRESETS)
@@ -30,13 +38,43 @@ def read_link(table: Table) -> tuple[LinkSettings, str, Profile | None]:
     preset = None if name is None else PROFILES[name]
     figures = {figure: inner.number(figure, None) for figure in FIGURES}
     base = LinkSettings() if preset is None else preset.link
+    down, up = (_trace(inner, name, seed) for name in ("trace", "trace_up"))
     try:
-        link = base.override(**figures)
+        link = _following(inner, base, down, up).override(**figures)
     except BadConfig as error:
         inner.fail(_figure(inner, error.field), f"expected otherwise: {error.why}")
-    changed = [f"{figure} {number:g}" for figure, number in figures.items() if number is not None]
     words = [preset.name] if preset else []
-    return link, " ".join([*words, *changed]), preset
+    words += [f"{name}={Path(inner.raw(name)).name}" for name in ("trace", "trace_up") if name in inner]
+    words += [f"{figure}={number:g}" for figure, number in figures.items() if number is not None]
+    return link, " ".join(words), preset
+
+
+def _trace(table: Table, name: str, seed: int) -> Trace | None:
+    """The trace of `[format:]path[?options]`, its path relative to the scenario's file."""
+    text = table.text(name, None)
+    if text is None:
+        return None
+    rate = "down_mbit" if name == "trace" else "up_mbit"
+    if rate in table:
+        table.fail(rate, f"expected {name} or {rate}, not both: a trace gives the rate", key=True)
+    form, colon, path = text.partition(":")
+    if not (colon and form in FORMATS):
+        form, colon, path = "", "", text
+    try:
+        return read(f"{form}{colon}{table.source.path.parent / path}", seed=seed)
+    except BadTrace:
+        raise  # it names the trace's own file and place
+    except BadConfig as error:
+        table.fail(name, f"expected [format:]path of a trace: {error.why}")
+
+
+def _following(table: Table, link: LinkSettings, down: Trace | None, up: Trace | None) -> LinkSettings:
+    for name, trace, direction in (("trace", down, DOWN), ("trace_up", up, UP)):
+        if trace is not None and trace.capacity(direction) is None:
+            table.fail(
+                name, f"expected a trace with a column for this direction; name one: ?{direction}=COLUMN"
+            )
+    return link.following(down, up)
 
 
 def _figure(table: Table, field: str) -> str:

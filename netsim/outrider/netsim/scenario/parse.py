@@ -60,7 +60,8 @@ def parse(text: str, path: Path = Path("scenario.toml")) -> Scenario:
 def build(source: Source) -> Scenario:
     """The scenario of a source. Raises `BadScenario`."""
     top = source.table(TOP)
-    phases = tuple(_phase(table, number) for number, table in enumerate(top.tables("phases", PHASE), 1))
+    seed = top.whole("seed", 0)
+    phases = tuple(_phase(table, number, seed) for number, table in enumerate(top.tables("phases", PHASE), 1))
     _check_order(top, phases)
     faults = tuple(read_fault(table, ride=True) for table in top.tables("faults", FAULT_KEYS))
     cut = top.whole("cut_at_token", None)
@@ -69,7 +70,7 @@ def build(source: Source) -> Scenario:
     return Scenario(
         name=top.text("name", source.path.name.removesuffix(".toml")),
         summary=top.text("summary", ""),
-        seed=top.whole("seed", 0),
+        seed=seed,
         after=_after(top, phases),
         device=_device(top.table("device", DEVICE)),
         questions=read_questions(top.table("prompts", PROMPT_KEYS), source.path.parent),
@@ -102,11 +103,11 @@ def _after(top: Table, phases: tuple[Phase, ...]) -> After:
     return after
 
 
-def _phase(table: Table, number: int) -> Phase:
+def _phase(table: Table, number: int, seed: int) -> Phase:
     duration_s = table.seconds("for", None)
     if duration_s == 0:
         table.fail("for", "expected a duration above 0")
-    link, link_name, preset = read_link(table)
+    link, link_name, preset = read_link(table, seed)
     faults = tuple(read_fault(each, ride=False) for each in table.tables("faults", FAULT_KEYS))
     for index, fault in enumerate(faults):
         if duration_s is not None and (fault.at_s or 0.0) >= duration_s:
