@@ -1,0 +1,1 @@
+"""What event logs and sweeps say: counts, tables, and one figure a file."""
