@@ -1,8 +1,9 @@
 """Does the proxy give what is asked of it? `python benchmarks/proxy.py [--json]`
 
 Asks for one-way delays of 10, 25 and 60 ms and rates of 1, 10 and 50 Mbit/s, up and down, and prints what was measured
-beside it. Goal: within 5 % or 2 ms of the delay, within 5 % of the rate; 0.2 ms or less for a round trip through a link
-without delay. Both ends share one clock, so one-way times are true ones. About 30 s.
+beside it, and follows a trace with a gap. Goal: within 5 % or 2 ms of the delay, within 5 % of the rate and of the gap;
+0.2 ms or less for a round trip through a link without delay. Both ends share one clock, so one-way times are true ones.
+About 40 s.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from machine import machine
 
 from outrider.netsim.settings import LinkSettings
 from outrider.netsim.threaded import ThreadedProxy
+from outrider.netsim.traces import Capacity, Trace
 
 DELAYS_MS = (10.0, 25.0, 60.0)
 RATES_MBIT = (1.0, 10.0, 50.0)
 PROBES = 60
 OVERHEAD_PROBES = 3000
 TRANSFER_S = 3.0
+GAP_S = 0.5
+TRACE = Capacity.steps([(0.5, 8), (GAP_S, 0), (0.5, 2)])
+TRACE_PERIODS = 2
 STAMP = struct.Struct("<d")
 
 
@@ -101,6 +106,25 @@ def rate_mbit(link: LinkSettings, direction: str, mbit: float) -> float:
     return (total - first) * 8 / 1e6 / elapsed
 
 
+def trace_mbit_and_gap_s(direction: str) -> tuple[float, float]:
+    """Goodput over whole periods of the trace, whatever its phase at the start, and the longest silence in it."""
+    trace = Trace(source="benchmark", format="seconds", down=TRACE, up=TRACE)
+    total = int(TRACE.bytes_per_period * TRACE_PERIODS)
+    with pair(LinkSettings.of(rtt_ms=20).following(trace, trace)) as (device, cloud):
+        sender, receiver = ends(direction, device, cloud)
+        thread = threading.Thread(target=sender.sendall, args=(bytes(total + 65536),))
+        thread.start()
+        receiver.recv(65536)
+        start = last = time.perf_counter()
+        gap, got = 0.0, 0
+        while got < total:
+            got += len(receiver.recv(4096))
+            now = time.perf_counter()
+            gap, last = max(gap, now - last), now
+        thread.join()
+    return got * 8 / 1e6 / (last - start), gap
+
+
 def round_trips_ms(*, direct: bool) -> list[float]:
     """Round trips of 100 bytes over loopback, with a free link's proxy between or without."""
     times = []
@@ -143,6 +167,11 @@ def rows() -> Iterator[Row]:
             link = LinkSettings.of(rtt_ms=20, up_mbit=rate, down_mbit=rate)
             got = rate_mbit(link, direction, rate)
             yield Row("rate", direction, "Mbit/s", rate, got, None, abs(got - rate) <= 0.05 * rate)
+    for direction in ("up", "down"):
+        got, gap = trace_mbit_and_gap_s(direction)
+        mean = TRACE.mean_mbit
+        yield Row("trace", direction, "Mbit/s", mean, got, None, abs(got - mean) <= 0.05 * mean)
+        yield Row("gap", direction, "ms", 1000 * GAP_S, 1000 * gap, None, abs(gap - GAP_S) <= 0.05 * GAP_S)
 
 
 def main() -> None:

@@ -98,6 +98,9 @@ def test_profiles_lists_every_preset() -> None:
         (["--from", "noon"], ["from", "noon"]),
         (["--control", "0.0.0.0:0"], ["control", "loopback"]),
         (["--log", "/nonexistent/folder/log"], ["log", "/nonexistent/folder/log"]),
+        (["--trace", "/nonexistent/trace"], ["trace", "cannot read /nonexistent/trace"]),
+        (["--trace", "a.csv", "--down-mbit", "3"], ["down_mbit", "--trace"]),
+        (["--trace-up", "a.csv", "--up-mbit", "3"], ["up_mbit", "--trace-up"]),
     ],
 )
 def test_bad_configuration_exits_78_with_its_reason(arguments: list[str], words: list[str]) -> None:
@@ -106,6 +109,35 @@ def test_bad_configuration_exits_78_with_its_reason(arguments: list[str], words:
     assert done.returncode == 78
     assert all(word in done.stderr for word in words)
     assert "Traceback" not in done.stderr
+
+
+def test_a_bad_trace_exits_78_by_line_and_column(tmp_path: Path) -> None:
+    """File, line, column and what was expected; nothing listens, and no log is begun."""
+    ride, log = tmp_path / "ride.tsv", tmp_path / "log"
+    ride.write_text("0\t5\n1\tfast\n")
+    done = run("proxy", "--upstream", "127.0.0.1:1", "--trace", str(ride), "--log", str(log))
+    assert done.returncode == 78
+    assert f"{ride}, line 2, column 2: expected Mbit/s" in done.stderr
+    assert "Traceback" not in done.stderr and "listening" not in done.stdout
+    assert not log.exists()
+
+
+def test_the_proxy_follows_a_trace(tmp_path: Path) -> None:
+    """Traces of both directions by path; what it follows is told, and bytes pass."""
+    down, up = tmp_path / "down", tmp_path / "up.csv"
+    down.write_text("1\n2\n4\n")
+    up.write_text("time,mbit\n0,8\n3,2\n")
+    options = ["--rtt-ms", "2", "--trace", f"mahimahi:{down}", "--trace-up", f"{up}?from=1s"]
+    with upstream() as server, running("proxy", "--upstream", name(server), *options) as process:
+        with socket.create_connection(told(process, "listening"), timeout=PATIENCE_S) as client:
+            client.sendall(b"hello")
+            accepted, _ = server.accept()
+            with accepted:
+                assert accepted.recv(5, socket.MSG_WAITALL) == b"hello"
+                accepted.sendall(bytes(6000))
+                assert client.recv(6000, socket.MSG_WAITALL) == bytes(6000)
+        words = process.stderr.readline() if process.stderr else ""
+    assert "trace of 0.004 s, mean 9/trace of 6 s, mean 5 Mbit/s" in words
 
 
 def test_a_taken_port_exits_78() -> None:

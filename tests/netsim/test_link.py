@@ -146,6 +146,20 @@ def test_a_loss_with_packets_behind_it_costs_one_round_trip() -> None:
     assert max(steps) > 0.05
 
 
+def test_a_loss_holds_up_its_connection_and_no_other() -> None:
+    """Whatever a connection sends behind a lost packet comes with its repair; another connection's bytes pass."""
+    model = lane(LaneSettings(loss=0.3), rtt_s=0.1)
+    hit, other = model.flow(), model.flow()
+    time, repaired = 0.0, 0.0
+    while repaired < time + 0.19:
+        time += 1.0
+        repaired = hit.admit(time, 100)
+    behind = [hit.admit(time + i / 1000, 100) for i in range(1, 50)]
+    assert min(behind) >= repaired
+    assert behind == sorted(behind)
+    assert min(other.admit(time + i / 1000, 100) - i / 1000 for i in range(50, 99)) == pytest.approx(time)
+
+
 def test_losses_come_in_bursts_of_the_asked_share() -> None:
     """In a dense stream the share of hit packets is the loss and the mean run of hits the burst."""
     model = lane(LaneSettings(loss=0.05, burst=6))

@@ -214,7 +214,7 @@ def _in_words(name: str, link: LinkSettings) -> str:
 
 def _rate(lane: LaneSettings) -> str:
     if lane.trace is not None:
-        return f"trace of {lane.trace.period_s:.0f} s, mean {lane.trace.mean_mbit:.3g}"
+        return f"trace of {lane.trace.period_s:.4g} s, mean {lane.trace.mean_mbit:.3g}"
     return "free" if lane.rate_mbit is None else f"{lane.rate_mbit:g}"
 
 
