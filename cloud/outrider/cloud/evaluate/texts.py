@@ -212,6 +212,11 @@ class TextStore:
 
     def judge(self, prefix: Sequence[int], line: Sequence[int]) -> list[float]:
         """-log law of each token of ``line`` after ``prefix`` and those before it, nats, law at temperature 1."""
+        laws = self.logits(prefix, line)[:-1].log_softmax(-1)
+        return (-laws[torch.arange(len(line)), torch.tensor(list(line))]).tolist()
+
+    def logits(self, prefix: Sequence[int], line: Sequence[int]) -> Tensor:
+        """What the target says after ``prefix``, and after each token of ``line`` behind it: [line + 1, vocabulary]."""
         key, held = self._judged
         common = next(
             (i for i, (a, b) in enumerate(zip(held, prefix, strict=False)) if a != b),
@@ -229,5 +234,4 @@ class TextStore:
         self._judged = (key, tuple(prefix))
         if rows is None:
             raise EngineFailed("the target gave no logits")
-        laws = rows.logits[:-1].log_softmax(-1)
-        return (-laws[torch.arange(len(line)), torch.tensor(list(line))]).tolist()
+        return rows.logits
