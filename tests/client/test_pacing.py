@@ -268,6 +268,15 @@ def test_auto_streams_when_drafts_are_refused_but_tries_again() -> None:
     assert pacing.plan(replace(LOCAL, draft_node_s=0.5)).max_depth == 0
 
 
+def test_drafts_that_would_come_too_late_are_not_tried() -> None:
+    """Where the verifier decodes past the whole attempt before a draft reaches it, trying would only cost time."""
+    pacing, stream_s = DraftPacing(tree=True, may_stream=True), pass_s(LOCAL.cost, 1)
+    fair = replace(LOCAL, rounds=200, judged=400, accepted=290)
+    near, far = (replace(fair, rtt_s=passes * stream_s) for passes in (TRY_FOR - 1, TRY_FOR + 1))
+    assert any(pacing.plan(replace(near, length=length)).max_depth for length in range(256))
+    assert not any(pacing.plan(replace(far, length=length)).max_depth for length in range(256))
+
+
 @given(st.floats(1e-4, 1.0), st.integers(0, 100), st.floats(1e-4, 0.1), curves)
 def test_auto_never_expects_less_than_streaming(
     rtt_s: float, percent: int, node_s: float, cost: CostCurve

@@ -294,9 +294,14 @@ def _drafting(inputs: PacingInputs, choice: Choice, law: Law, tree: bool) -> Pla
 
 
 def _trying(inputs: PacingInputs, choice: Choice, stream: float) -> bool:
-    """Whether this is a moment to try drafts although streaming looks faster."""
+    """Whether this is a moment to try drafts although streaming looks faster.
+
+    The verifier decodes on until a draft reaches it, and stands still until it hears what comes after: a draft that
+    comes too late to be judged would teach nothing and cost a round trip.
+    """
     hopeless = stream > 2 * choice.tokens_per_s
-    return not hopeless and inputs.length % TRY_EVERY < TRY_FOR
+    late = inputs.rtt_s is not None and inputs.rtt_s * stream >= TRY_FOR
+    return not hopeless and not late and inputs.length % TRY_EVERY < TRY_FOR
 
 
 def _why(inputs: PacingInputs, choice: Choice, stream: float) -> str:
