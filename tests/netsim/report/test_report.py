@@ -29,22 +29,33 @@ CELLS = {
 FIGURES = {"rtt", "gaps", "bytes", "tau", "calls", "ride-small", "ride-stream"}
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> list[Path]:
-    """A chain's log, a stream's without rounds or capacity, and a sweep."""
-    small, stream = tmp_path / "small.jsonl", tmp_path / "stream.jsonl"
+def lay(folder: Path) -> list[Path]:
+    """A chain's log, a stream's without rounds or capacity, and a sweep, in a folder."""
+    small, stream = folder / "small.jsonl", folder / "stream.jsonl"
     write(small, RUN, LINES)
     shown = [line for line in LINES if isinstance(line, TurnLine | TokensLine) or line.KIND == "end"]
     write(stream, replace(RUN, mode="stream", link="a $ in \\ it", rtt_ms=None), shown)
-    (tmp_path / "grid.json").write_text(json.dumps(CELLS))
+    (folder / "grid.json").write_text(json.dumps(CELLS))
     return [small, stream]
 
 
-def test_the_same_logs_give_the_same_bytes(logs: list[Path], tmp_path: Path) -> None:
+@pytest.fixture
+def logs(tmp_path: Path) -> list[Path]:
+    """The inputs, to be changed at will."""
+    return lay(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Their report."""
+    folder = tmp_path_factory.mktemp("report")
+    return report(load(lay(folder)), [folder / "grid.json"])
+
+
+def test_the_same_logs_give_the_same_bytes(made: dict[str, bytes], logs: list[Path], tmp_path: Path) -> None:
     """Tables, PNG and SVG, twice; every figure is there, none is above 80 kB, no SVG has a date."""
-    grid = [tmp_path / "grid.json"]
-    first, again = report(load(logs), grid), report(load(logs), grid)
-    assert first == again
+    first = made
+    assert first == report(load(logs), [tmp_path / "grid.json"])
     drawn = {name.rpartition(".")[0] for name in first if name.endswith(".svg")}
     assert drawn == FIGURES and drawn == {name[:-4] for name in first if name.endswith(".png")}
     assert all(len(content) < 80_000 for content in first.values())
@@ -57,9 +68,9 @@ def test_the_same_logs_give_the_same_bytes(logs: list[Path], tmp_path: Path) -> 
     assert "a $ in \\ it" in first["ride-stream.svg"].decode()
 
 
-def test_another_log_gives_other_bytes(logs: list[Path]) -> None:
+def test_another_log_gives_other_bytes(made: dict[str, bytes], logs: list[Path]) -> None:
     """Negative control: one token more is seen in the tables and in the figures."""
-    before = report(load(logs))
+    before = made
     lines = [*LINES[:-1], TokensLine(at_s=4.35, start=21, labels=(A,)), LINES[-1]]
     write(logs[0], RUN, lines)
     after = report(load(logs))
@@ -116,7 +127,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command(logs: list[Path], tmp_path: Path) -> None:
+def test_the_command(made: dict[str, bytes], logs: list[Path], tmp_path: Path) -> None:
     """Files in a new folder, no leftovers, the same bytes in another process; a bad log is refused with 78."""
     out, grid = tmp_path / "out" / "ride", tmp_path / "grid.json"
     done = command("report", *map(str, logs), "--grid", str(grid), "--out", str(out))
@@ -124,7 +135,7 @@ def test_the_command(logs: list[Path], tmp_path: Path) -> None:
     names = {path.name for path in out.iterdir()}
     assert {"report.md", "runs.csv", "modes.csv", "turns.csv", "break-even.csv", "rtt.svg"} <= names
     assert not [name for name in names if name.startswith(".")]
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == report(load(logs), [grid])
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == made
     logs[0].write_text("no log\n")
     refused = command("report", *map(str, logs), "--out", str(tmp_path / "other"))
     assert refused.returncode == 78 and "small.jsonl, line 1, column 1" in refused.stderr
