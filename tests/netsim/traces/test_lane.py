@@ -156,3 +156,26 @@ def test_the_same_seed_is_the_same_link() -> None:
 
     assert run(7) == run(7) != run(8)
     assert run(7) == sorted(run(7))
+
+
+@given(st.integers(0, 2**32))
+def test_a_pump_over_a_trace_never_spins(seed: int) -> None:
+    """Reading what there is room for, writing what is due, sleeping until told: every turn moves bytes or time."""
+    rng = random.Random(seed)
+    steps = [(rng.uniform(0.001, 3), rng.choice((0.0, rng.uniform(0.1, 30)))) for _ in range(6)]
+    capacity = Capacity.steps([*steps, (0.5, 3)])
+    pipe = Pipe(lane(LaneSettings(trace=capacity, delay_ms=30, jitter_ms=10)))
+    now, unsent, total = 0.0, 300_000, 300_000
+    while pipe.bytes_out < total:
+        got = sum(len(part) for part in pipe.pull(now) if isinstance(part, bytes))
+        room = pipe.room(now)
+        if unsent and room >= MSS_BYTES:
+            part = min(unsent, room)
+            pipe.push(now, bytes(part))
+            unsent -= part
+        elif not got:
+            wake = pipe.wake_at(now, want_room=room < MSS_BYTES)
+            assert wake is not None and wake > now
+            now = wake
+    assert now >= capacity.departure(0, total)
+    assert now <= capacity.departure(0, total) + 0.03 * 20

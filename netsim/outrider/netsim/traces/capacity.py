@@ -119,7 +119,12 @@ class Capacity:
         if nbytes <= 0:
             return start
         turn, phase = self._split(start)
-        need = self._local(phase) + nbytes
+        i = self._segment(phase)
+        rate = self._rates[i]
+        passed = self.bytes_at[i] + rate * (phase - self.times_s[i])
+        if nbytes <= self.bytes_at[i + 1] - passed:  # within one straight piece, the usual case
+            return start + nbytes / rate
+        need = passed + nbytes
         total = self.bytes_per_period
         turns = max(0, math.ceil((need - self._slack) / total) - 1)
         local = self._inverse(min(max(need - turns * total, 0.0), total))
@@ -180,9 +185,12 @@ class Capacity:
     def _inverse(self, need: float) -> float:
         """The least time of one period by which `need` bytes may have passed, 0 <= need <= the period's bytes."""
         i = bisect_left(self.bytes_at, need)
-        flat = bisect_left(self.bytes_at, need - SLACK_BYTES)
-        if flat < i and self._rates[flat] == 0.0:
-            return self.times_s[flat]
         if i == 0:
             return 0.0
-        return self.times_s[i - 1] + (need - self.bytes_at[i - 1]) / self._rates[i - 1]
+        corner = i - 1
+        over = need - self.bytes_at[corner]
+        if over > SLACK_BYTES or corner == 0 or self._rates[corner - 1] > 0.0:
+            return self.times_s[corner] + over / self._rates[corner]
+        while corner > 0 and self._rates[corner - 1] == 0.0:  # back to where the gap before begins
+            corner -= 1
+        return self.times_s[corner]
