@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +29,7 @@ from outrider.netsim.faults import Reset
 from outrider.netsim.settings import LinkSettings
 from outrider.netsim.threaded import ThreadedProxy
 from outrider.shared.draft import Draft
+from outrider.shared.textstream import printable
 from outrider.shared.tokenizer import Tokenizer
 from tests.device import STREAM, Device, chain, tree
 from tests.harness import Handle, running_verifier
@@ -35,6 +39,7 @@ from tests.toy_verifier import toy_loaded
 
 COUNT = 40
 PATIENCE_S = 60
+PROGRAM = [sys.executable, "-c", "from outrider.client.cli import main; main()"]
 CANARY = "the secret of the prompt"
 
 
@@ -233,3 +238,47 @@ def test_the_head_says_what_was_asked_for(draft: str, pacing: str, mode: str, dr
     head = header(draft=draft, pacing=pacing, drafter="moa", seed=3)
     assert (head.mode, head.drafter, head.seed, head.virtual) == (mode, drafter, 3, False)
     assert "outrider" in head.versions and head.started is not None
+
+
+def outrider(stage: Stage, cache: Path, *arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    """The program, streaming from the stage's verifier."""
+    return subprocess.run(
+        [*PROGRAM, *arguments, "--server", stage.verifier.address, "--draft", "none"],
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+            "OUTRIDER_CACHE": str(cache),
+        },
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_program_records_answers_and_conversations(stage: Stage, tmp_path: Path) -> None:
+    """generate writes one turn and the text that it printed, chat a turn a question; the question is in neither."""
+    path = tmp_path / "log"
+    done = outrider(stage, tmp_path, "generate", CANARY, "-n", "12", "--events", str(path), "--events-text")
+    assert done.returncode == 0, done.stderr
+    log = read(path)
+    assert (log.run.mode, log.run.drafter, log.complete) == ("stream", "none", True)
+    assert printable(display(log)[1]) == done.stdout.removesuffix("\n")
+    assert CANARY not in path.read_text()
+    done = outrider(stage, tmp_path, "chat", "-n", "5", "--events", str(path), text=f"{CANARY}\nand more\n")
+    assert done.returncode == 0, done.stderr
+    log = read(path)
+    assert [line.turn for line in log.lines if isinstance(line, EndLine)] == [1, 2]
+    assert not any(line.pieces for line in log.lines if isinstance(line, TokensLine))
+    assert CANARY not in path.read_text()
+
+
+def test_a_log_that_cannot_be_is_refused(stage: Stage, tmp_path: Path) -> None:
+    """A folder that is missing, or text without a log: 78 and one line, before anything is asked."""
+    for arguments, word in (
+        (("--events", str(tmp_path / "nowhere" / "log")), "--events"),
+        (("--events-text",), "--events FILE"),
+    ):
+        done = outrider(stage, tmp_path, "generate", CANARY, *arguments)
+        assert done.returncode == 78 and word in done.stderr and not done.stdout
