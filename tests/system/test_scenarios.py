@@ -73,7 +73,7 @@ def test_one_call_a_token_is_what_unary_means_and_streaming_is_one_call(verifier
         run_cell(
             cell_of(profile("loopback"), DeviceSpec(mode=mode, max_tokens=24), asked), server, check=True
         )
-        for mode in ("unary", "streaming")
+        for mode in ("unary", "stream")
     )
     assert unary["identical"] is stream["identical"] is True
     assert unary["tokens"] == stream["tokens"] > 2

@@ -144,7 +144,7 @@ BAD = [
     (PHASE + 'faults = [{ kind = "outage", at = "1s", for = 3 }]\n', 3, 47, "expected a duration with its unit"),
     (PHASE + '[[faults]]\nkind = "reset"\nat = "1s"\ntoken = 3\n', 3, 3, "at or token, not both"),
     (PHASE + '[[faults]]\nkind = "reset"\n', 3, 3, "at or token"),
-    (PHASE + '[device]\nmode = "fast"\n', 4, 8, "expected one of streaming, unary, chain, tree, auto"),
+    (PHASE + '[device]\nmode = "fast"\n', 4, 8, "expected one of stream, unary, chain, tree, auto"),
     (PHASE + "[device]\ndepth = 3\n", 4, 1, "expected no fixed depth"),
     (PHASE + '[device]\nmode = "chain"\ndepth = 3\nnodes = 4\n', 6, 9, 'expected with mode = "tree" and a depth'),
     (PHASE + '[device]\nrule = "lenience:x"\n', 4, 8, "expected a rule, NAME or NAME:PARAMETER=VALUE"),

@@ -62,8 +62,8 @@ def test_a_dry_run_says_what_will_happen_when() -> None:
     assert json.loads(run("run", "subway", "--dry-run", "--json", "--seed", "12"))["timeline"] != told
     cut = json.loads(run("run", "flight", "--dry-run", "--json"))["timeline"][-1]
     assert cut == {"fault": "outage", "direction": None, "for_s": None, "token": 32}
-    people = run("run", "commuter", "--dry-run", "--mode", "streaming")
-    assert "tunnel: 4g-bad (110 ms" in people and "mode streaming" in people
+    people = run("run", "commuter", "--dry-run", "--mode", "stream")
+    assert "tunnel: 4g-bad (110 ms" in people and "mode stream" in people
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_dry_run_says_what_will_happen_when() -> None:
     [
         (("run", "nowhere"), "expected a file or one of commuter"),
         (("run", "nowhere.toml"), "expected a file that can be read"),
-        (("run", "flight", "--mode", "fast"), "expected one of streaming"),
+        (("run", "flight", "--mode", "fast"), "expected one of stream"),
         (("run", "flight", "--text"), "add --log FILE"),
         (("scenarios", "nowhere"), "expected a file or one of commuter"),
     ],

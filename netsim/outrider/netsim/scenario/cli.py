@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.scenario.model import MODES, DeviceSpec, Mode, Question, Scenario
@@ -118,7 +120,7 @@ def _dry_run(scenario: Scenario, as_json: bool) -> None:
         print(json.dumps({"scenario": scenario.name, "timeline": entries(ride)}))
         return
     console = Console(highlight=False)
-    console.print(f"[bold]{scenario.name}[/] {scenario.summary}\n{in_words(scenario)}")
+    console.print(Text(f"{scenario.name}: {scenario.summary}\n{in_words(scenario)}"))
     console.print(timeline(ride, f"the first {min(ride.lap_s, DRY_RUN_S):g} s"))
 
 
@@ -145,7 +147,7 @@ def _ride(
     from outrider.netsim.scenario.summary import figures, table
 
     console = Console(highlight=False, stderr=as_json)
-    console.print(f"[bold]{scenario.name}[/]  ·  {in_words(scenario)}")
+    console.print(Text(f"{scenario.name}  ·  {in_words(scenario)}", style="bold"))
     with _server(address, insecure, dtype, console) as server:
         sink = None if log is None else EventFile(log, "--log")
         try:
@@ -176,7 +178,7 @@ def _watching(console: Console, as_json: bool, put: Any, text: bool) -> Watching
         if as_json:
             return Quiet()
         first = " ".join(question.text.split())
-        console.print(f"[bold]> {first if len(first) <= SHORT else first[:SHORT] + '…'}[/]", markup=True)
+        console.print(Text(f"> {first if len(first) <= SHORT else first[:SHORT] + '…'}", style="bold"))
         return _view(console)
 
     return Watching(
@@ -205,6 +207,7 @@ def _server(address: str | None, insecure: bool, dtype: str, console: Console) -
             yield Server(address=address, insecure=insecure)
         return
     console.print("starting the verifier (the first time, it converts its target: about half a minute) …")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the verifier must not outlive this
     with (
         tempfile.TemporaryDirectory(prefix="outrider-run-") as scratch,
         verifier(DemoSettings(dtype=dtype), Path(scratch)) as listening,

@@ -40,7 +40,7 @@ class Server:
 
 def pacing_of(spec: DeviceSpec) -> Pacing:
     """What the mode means for the session."""
-    if spec.mode == "streaming":
+    if spec.mode == "stream":
         return STREAMING
     if spec.mode == "unary":
         return UNARY
@@ -54,7 +54,7 @@ def pacing_of(spec: DeviceSpec) -> Pacing:
 
 def draft_of(spec: DeviceSpec) -> str:
     """The mode as the device's ``--draft`` says it."""
-    return {"streaming": "none", "unary": "none", "chain": "chain"}.get(spec.mode, "tree")
+    return {"stream": "none", "unary": "none", "chain": "chain"}.get(spec.mode, "tree")
 
 
 async def equip(spec: DeviceSpec, server: Server, seed: int) -> DeviceOptions:

@@ -76,9 +76,8 @@ def run_header(scenario: Scenario) -> Run:
     made = header(
         draft=draft_of(spec), pacing="edge", drafter=spec.drafter, seed=scenario.seed, link=scenario.name
     )
-    mode = "stream" if spec.mode == "streaming" else spec.mode
     links = {phase.link.rtt_s for phase in scenario.phases}
-    return replace(made, mode=mode, rtt_ms=links.pop() * 1e3 if len(links) == 1 else None)
+    return replace(made, mode=spec.mode, rtt_ms=links.pop() * 1e3 if len(links) == 1 else None)
 
 
 class _Drive:
@@ -117,6 +116,7 @@ class _Drive:
             meter, interrupted = await self._ask_all(options)
             link = proxy.stats
         if check and not interrupted:
+            self._watching.say("over; asking the target alone, over the clean link, what it says …")
             for answer in meter.answers:
                 answer.identical = await self._compare(answer, options)
         return Outcome(tuple(meter.answers), link, interrupted)
@@ -177,7 +177,7 @@ class _Drive:
 
         Of an answer that did not end by itself only what the target has decided counts.
         """
-        alone = replace(self._spec, mode="streaming", rule="auto")
+        alone = replace(self._spec, mode="stream", rule="auto")
         config = await configured(alone, replace(options, draft="none"), self._server.address)
         config = replace(config, channel=self._server.channel)
         async with Session(config) as session:

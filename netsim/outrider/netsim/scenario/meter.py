@@ -74,9 +74,14 @@ class Measured:
 
     @property
     def forward_s(self) -> float:
-        """Seconds of the target for this answer, prefill left out."""
+        """Seconds of the target for this answer: verdicts as it timed them, and by its own word on what passes cost
+        the prompt, read once, and the tokens that it decoded by itself.
+        """
+        if self.cost is None:
+            return self.compute_s
         alone = self.stats.labels.get(Label.RUN_AHEAD, 0)
-        return self.compute_s + (alone * pass_s(self.cost, 1) if alone and self.cost is not None else 0.0)
+        prefill_s = max(len(self.prompt) - 1, 0) * self.cost.prefill_us_per_token / 1e6
+        return self.compute_s + prefill_s + (alone * pass_s(self.cost, 1) if alone else 0.0)
 
 
 class Meter:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from outrider.netsim.faults import OutageProcess, Scheduled
 from outrider.netsim.settings import LinkSettings
 
-Mode = Literal["streaming", "unary", "chain", "tree", "auto"]
+Mode = Literal["stream", "unary", "chain", "tree", "auto"]
 """Plain remote streaming; one call a token; drafts on the device as chains or trees; drafts or streaming, whichever is
 expected to be faster."""
 MODES: tuple[Mode, ...] = get_args(Mode)

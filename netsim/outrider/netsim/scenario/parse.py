@@ -4,7 +4,7 @@
     cut_at_token = 64            # the link goes, for good, when so many tokens were shown
 
     [device]
-    mode = "auto"                # streaming, unary, chain, tree, auto
+    mode = "auto"                # stream, unary, chain, tree, auto
 
     [prompts]
     path = "questions.jsonl"     # or inline = ["…"]

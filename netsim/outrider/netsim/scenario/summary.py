@@ -26,9 +26,10 @@ class Outcome:
 def figures(outcome: Outcome) -> dict[str, Any]:
     """All figures; None where there is nothing to say. Seconds and milliseconds as their names say.
 
-    Quantiles of gaps are by nearest rank over the moments at which tokens appeared, all answers together; `ttft_s` is
-    the median over answers; the other figures are sums, or quotients of sums. Bytes are gRPC message bytes, `wire_…`
-    what passed the link. `identical`: every token that the target decided is its own (None: not compared).
+    Gaps are those between moments at which tokens appeared, all answers together, their quantiles by nearest rank. Of
+    the first token `ttft_s` is the median over answers, `first_token_s` the mean. The other figures are sums, or
+    quotients of sums. Bytes are gRPC message bytes, `wire_…` what passed the link. `identical`: every token that the
+    target decided is its own (None: not compared).
     """
     answers = outcome.answers
     stats = [answer.stats for answer in answers]
@@ -42,18 +43,22 @@ def figures(outcome: Outcome) -> dict[str, Any]:
         "answers": len(answers),
         "complete": sum(answer.complete for answer in answers),
         "tokens": tokens,
+        "verified": sum(answer.verified for answer in answers),
         "seconds": seconds,
         "tokens_per_s": tokens / seconds if seconds > 0 else None,
         "ttft_s": quantile(firsts, 0.5),
+        "first_token_s": sum(firsts) / len(firsts) if firsts else None,
         "gap_p50_s": quantile(gaps, 0.5),
         "gap_p95_s": quantile(gaps, 0.95),
-        "gap_max_s": quantile(gaps, 1.0),
+        "longest_gap_s": quantile(gaps, 1.0),
         "rounds": rounds,
         "tau": sum(s.round_tokens for s in stats) / rounds if rounds else None,
         "calls_per_token": sum(answer.calls for answer in answers) / tokens if tokens else None,
         "forward_ms_per_token": sum(a.forward_s for a in answers) * 1e3 / tokens if tokens else None,
         "bytes_up": sum(s.bytes_up for s in stats),
         "bytes_down": sum(s.bytes_down for s in stats),
+        "bytes_up_per_token": sum(s.bytes_up for s in stats) / tokens if tokens else None,
+        "bytes_down_per_token": sum(s.bytes_down for s in stats) / tokens if tokens else None,
         "wire_up": None if outcome.link is None else outcome.link.bytes_up,
         "wire_down": None if outcome.link is None else outcome.link.bytes_down,
         "provisional": sum(s.provisional for s in stats),
@@ -73,7 +78,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("tokens/s", ("tokens_per_s",), "{:.1f}"),
     ("first token", ("ttft_s",), "{:.2f} s"),
     ("pauses, median / 95th percentile", ("gap_p50_s", "gap_p95_s"), "{:.3f} / {:.3f} s"),
-    ("longest pause", ("gap_max_s",), "{:.2f} s"),
+    ("longest pause", ("longest_gap_s",), "{:.2f} s"),
     ("τ (tokens a round)", ("tau",), "{:.2f}"),
     ("calls a token", ("calls_per_token",), "{:.2f}"),
     ("target's time a token", ("forward_ms_per_token",), "{:.1f} ms"),
