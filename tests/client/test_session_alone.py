@@ -20,6 +20,7 @@ from outrider.client.journal_file import JournalFile
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.session import Session, SessionConfig
 from outrider.shared.errors import ConfigError
+from outrider.shared.sampling import Sampling
 from outrider.shared.tokenizer import Tokenizer, make_artefact
 from tests.device import Device, chain
 from tests.tiny import CHAT_TEMPLATE, SPECIALS, tokenizer_object, write_tokenizer
@@ -65,6 +66,15 @@ def test_standalone_ends_at_a_stop_string(tokenizer: Tokenizer) -> None:
     answer = device(tokenizer, Offline.ALWAYS, ("END",)).ask(tokenizer.encode("go: "), 200)
     assert answer.text == TEXT[: TEXT.index("END")]
     assert answer.finished is not None and not answer.finished.verified
+
+
+def test_a_stop_string_within_the_least_length_ends_nothing(tokenizer: Tokenizer) -> None:
+    """As for stop ids: it has to begin behind so many tokens."""
+    until = len(tokenizer.encode(TEXT[: TEXT.index("END")]))
+    for least, text in ((until, TEXT[: TEXT.index("END")]), (until + 1, TEXT)):
+        asked = device(tokenizer, Offline.ALWAYS, ("END",))
+        answer = asked.ask(tokenizer.encode("go: "), 200, Sampling(min_tokens=least))
+        assert answer.text == text
 
 
 def test_a_stop_string_in_provisional_text_only_pauses(tokenizer: Tokenizer) -> None:

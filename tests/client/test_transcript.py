@@ -59,13 +59,18 @@ def test_text_is_whole_after_any_revision(tokenizer: Tokenizer, data: st.DataObj
     assert transcript.text() == tokenizer.decode(transcript.ids)
 
 
-@given(text=st.text("ENDéstop her!\n", max_size=40))
-def test_a_stop_string_ends_exactly_there(tokenizer: Tokenizer, text: str) -> None:
-    """Token by token: nothing settled is ever taken back, nothing from the first stop string on is ever settled."""
-    first = min((at for stop in STOPS if (at := text.find(stop)) >= 0), default=len(text))
-    transcript = Transcript(tokenizer, 3, STOPS)
+@given(text=st.text("ENDéstop her!\n", max_size=40), least=st.one_of(st.just(0), st.integers(0, 20)))
+def test_a_stop_string_ends_exactly_there(tokenizer: Tokenizer, text: str, least: int) -> None:
+    """Token by token: nothing settled is ever taken back, nothing from the first stop string on is ever settled; one
+    that begins within the least length is none."""
+    ids = tokenizer.encode(text)
+    free = Transcript(tokenizer, 0)
+    emit(free, ids[:least])
+    behind = len(free.text())
+    first = min((at for stop in STOPS if (at := text.find(stop, behind)) >= 0), default=len(text))
+    transcript = Transcript(tokenizer, 3, STOPS, least)
     printed, found = "", None
-    for token in tokenizer.encode(text):
+    for token in ids:
         emit(transcript, (token,))
         settled = transcript.settled(transcript.verified)
         assert settled.startswith(printed)
@@ -81,12 +86,12 @@ def test_a_stop_string_ends_exactly_there(tokenizer: Tokenizer, text: str) -> No
     assert "".join(piece.text for piece in transcript.pieces) == text[:first]
 
 
-@given(text=st.text("ENDab", max_size=30), cut=st.integers(0, 30))
-def test_stops_across_what_was_checked_before(tokenizer: Tokenizer, text: str, cut: int) -> None:
-    """Looking only at new tokens finds a stop string that began in old ones."""
+@given(text=st.text("ENDab", max_size=30), cut=st.integers(0, 30), least=st.integers(0, 9))
+def test_stops_across_what_was_checked_before(tokenizer: Tokenizer, text: str, cut: int, least: int) -> None:
+    """Looking only at new tokens finds a stop string that began in old ones, if not within the least length."""
     ids = tokenizer.encode(text)
     old, new = ids[:cut], ids[cut:]
-    transcript = Transcript(tokenizer, 0, ("END",))
+    transcript = Transcript(tokenizer, 0, ("END",), least)
     emit(transcript, old)
     if transcript.stop_after(0) is not None:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from outrider.netsim.settings import LinkSettings
 from outrider.netsim.threaded import ThreadedProxy
 from outrider.shared.sampling import Sampling
 from outrider.shared.stops import cut
+from outrider.shared.textstream import StreamDecoder
 from tests.device import STREAM, Device, chain, tree
 from tests.harness import Handle
 from tests.system.conftest import Target
@@ -29,6 +31,12 @@ def stop_of(text: str) -> str:
     """Two characters of one byte each, from the middle: in this target's text they lie across tokens."""
     pairs: list[str] = re.findall("[!-~]{2}", text)
     return pairs[len(pairs) // 2]
+
+
+def cut_behind(target: Target, ids: Sequence[int], stop: str, least: int) -> str:
+    """The text of ``ids`` before the first ``stop`` behind that many tokens."""
+    begun = len(StreamDecoder(target.tokenizer).push(ids[:least]))
+    return cut(target.tokenizer.decode(ids), (stop,), begun)
 
 
 @pytest.mark.parametrize("sampling", [COLD, WARM], ids=["greedy", "coupled"])
@@ -55,9 +63,10 @@ def test_text_log_probs_and_end_are_the_targets_own(
         log_probs=True,
     )
     answer = device.ask(prompt, COUNT, sampling)
-    assert answer.text == cut(text, (stop,)) and answer.reason == "stop"
+    assert answer.text == cut_behind(target, ids, stop, sampling.min_tokens) and answer.reason == "stop"
     assert answer.ids == ids[: len(answer.ids)]
-    assert stop in target.tokenizer.decode(answer.ids) and stop not in target.tokenizer.decode(
+    assert stop in target.tokenizer.decode(answer.ids)
+    assert cut_behind(target, answer.ids[:-1], stop, sampling.min_tokens) == target.tokenizer.decode(
         answer.ids[:-1]
     )
     assert answer.log_probs == tuple(said.log_probs for said in alone[: len(answer.ids)])
@@ -90,7 +99,7 @@ def test_a_broken_link_and_a_resumed_journal_keep_them_all(
             address=proxy.address, drafter=drafter, stops=(stop,), log_probs=True, on_shown=shown, **settings
         )
         whole = device.ask(prompt, COUNT, WARM)
-    assert whole.text == cut(text, (stop,)) and whole.ids == ids[: len(whole.ids)]
+    assert whole.text == cut_behind(target, ids, stop, WARM.min_tokens) and whole.ids == ids[: len(whole.ids)]
     assert whole.log_probs == tuple(said.log_probs for said in alone[: len(whole.ids)])
     lines = (tmp_path / "journal").read_bytes().splitlines(keepends=True)
     middle = next(n for n, line in enumerate(lines) if b'"commit"' in line) + 1

@@ -94,12 +94,14 @@ class Answer:
         now: float,
         rule: Rule | None = None,
         listener: Listener | None = None,
+        min_tokens: int = 0,
     ) -> None:
+        """``stops`` are looked for behind the first ``min_tokens`` tokens."""
         self.rule = rule or Rule()
         self.report: RuleReport | None = None
         self.awaited: Finish | None = None
         """The end of an answer that is held back for the verifier's report."""
-        self.transcript = Transcript(tokenizer, start, stops)
+        self.transcript = Transcript(tokenizer, start, stops, min_tokens)
         self.stats = TurnStats(now, prompt_tokens=start)
         self.queue: asyncio.Queue[SessionEvent] = asyncio.Queue()
         self._checked = start

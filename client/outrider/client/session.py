@@ -200,9 +200,8 @@ class Session:
         """
         sampling = sampling or Sampling()
         kept = self.length if keep is None else keep
-        start = kept + len(append_ids)
         rule = rule or asked_rule(AUTO, sampling)
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule, self.config.listener)
+        self._answer = self._begun(kept + len(append_ids), stops, rule, sampling.min_tokens)
         self.feed(
             Begin(
                 keep=kept,
@@ -223,12 +222,10 @@ class Session:
 
         ``stops`` are those it began with unless others are given.
         """
-        machine = self.machine
-        start = machine.turn.generated_from if machine.turn else 0
-        restored = self.config.restored
+        machine, turn, restored = self.machine, self.machine.turn, self.config.restored
         stops = machine.stops if stops is None else stops
-        rule = machine.turn.rule if machine.turn else None
-        self._answer = Answer(self.config.tokenizer, start, stops, self._now(), rule, self.config.listener)
+        start, least = (turn.generated_from, turn.sampling.min_tokens) if turn else (0, 0)
+        self._answer = self._begun(start, stops, turn.rule if turn else None, least)
         if restored is not None:
             self._show_restored(self._answer, restored)
         self.feed(Tick())
@@ -238,6 +235,10 @@ class Session:
             self._answer.finish(Finish(reason, verified), self._now())
         async for event in self._yielded(self._answer):
             yield event
+
+    def _begun(self, start: int, stops: Sequence[str], rule: Rule | None, least: int) -> Answer:
+        """An answer without a token yet."""
+        return Answer(self.config.tokenizer, start, stops, self._now(), rule, self.config.listener, least)
 
     def stop(self, reason: str = "cancelled") -> None:
         """End the turn with what is on display."""
@@ -295,7 +296,6 @@ class Session:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         wake_at = self.machine.wake_at()
         if wake_at is not None:
             self._timer = self._loop.call_later(max(wake_at - self._now(), 0.0), self.feed, Tick())

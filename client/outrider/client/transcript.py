@@ -33,10 +33,12 @@ class Piece:
 class Display:
     """Tokens of one answer from position ``start`` on, as a view sees them."""
 
-    def __init__(self, start: int, stops: Sequence[str] = ()) -> None:
+    def __init__(self, start: int, stops: Sequence[str] = (), min_tokens: int = 0) -> None:
+        """``stops`` are looked for behind the first ``min_tokens`` tokens."""
         self.start = start
         self.pieces: list[Piece] = []
         self._stops = tuple(stop for stop in stops if stop)
+        self._least = min_tokens
 
     @property
     def end(self) -> int:
@@ -55,7 +57,7 @@ class Display:
 
     def settled(self, count: int) -> str:
         """The text of the first ``count`` tokens without an end that may yet turn out to begin a stop string."""
-        return settled("".join(piece.text for piece in self.pieces[:count]), self._stops)
+        return settled("".join(piece.text for piece in self.pieces[:count]), self._stops, self._open(count))
 
     def standing(self, count: int) -> int:
         """How many of the first ``count`` tokens no stop string that has begun can yet reach into."""
@@ -71,14 +73,20 @@ class Display:
     def text(self, count: int | None = None) -> str:
         """The text of the first ``count`` tokens (all by default), cut before a stop string."""
         pieces = self.pieces if count is None else self.pieces[:count]
-        return cut("".join(piece.text for piece in pieces), self._stops)
+        return cut("".join(piece.text for piece in pieces), self._stops, self._open(len(pieces)))
+
+    def _open(self, count: int) -> int:
+        """Characters of the first ``count`` tokens among which no stop string is looked for."""
+        return sum(len(piece.text) for piece in self.pieces[: min(self._least, count)]) if self._stops else 0
 
 
 class Transcript(Display):
     """The display of an answer under way, which decodes its tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, start: int, stops: Sequence[str] = ()) -> None:
-        super().__init__(start, stops)
+    def __init__(
+        self, tokenizer: Tokenizer, start: int, stops: Sequence[str] = (), min_tokens: int = 0
+    ) -> None:
+        super().__init__(start, stops, min_tokens)
         self._decoder = StreamDecoder(tokenizer)
         self._reach = max((len(stop) for stop in self._stops), default=0)
 
@@ -129,8 +137,9 @@ class Transcript(Display):
         """Length at which a stop string is complete, looking only at tokens from position ``first`` on."""
         if not self._stops:
             return None
-        text = "".join(piece.text for piece in self.pieces[: max(first - self.start, 0)])[-self._reach :]
-        for piece in self.pieces[max(first - self.start, 0) :]:
+        begin = max(first - self.start, self._least, 0)
+        text = "".join(piece.text for piece in self.pieces[self._least : begin])[-self._reach :]
+        for piece in self.pieces[begin:]:
             text = (text + piece.text)[-(self._reach + len(piece.text)) :]
             if any(stop in text for stop in self._stops):
                 return piece.position + 1

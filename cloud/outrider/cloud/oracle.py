@@ -33,7 +33,7 @@ class Question:
     max_tokens: int = 256
     sampling: Sampling = field(default_factory=Sampling)
     stops: tuple[str, ...] = ()
-    """Stop strings: the text ends before the first of them."""
+    """Stop strings: the text ends before the first of them behind the sampling's least length."""
     log_probs: bool = False
     """Say how likely each token was; in the JSON object only."""
 
@@ -54,12 +54,12 @@ def run_oracle(question: Question, *, target: str, dtype: str, threads: int, as_
         )
     worker = Worker(Engine(loaded, KV_BYTES))
     limit = min(question.max_tokens, loaded.max_context - len(prompt))
-    answer = _Answer(tokenizer, stops, question.stops)
+    answer = _Answer(tokenizer, stops, question.stops, question.sampling.min_tokens)
     printed = 0
     for said in say(worker, prompt, question.sampling, limit, stops, log_probs=question.log_probs):
         answer.take(said)
         if not as_json:
-            text = settled(answer.text, question.stops)
+            text = answer.settled()
             print(text[printed:], end="", flush=True)
             printed = len(text)
         if answer.finish == "stop":
@@ -79,10 +79,13 @@ def end_ids(target: Target, tokenizer: Tokenizer) -> tuple[int, ...]:
 class _Answer:
     """What the target has said so far."""
 
-    def __init__(self, tokenizer: Tokenizer, stop_ids: Collection[int], stops: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stop_ids: Collection[int], stops: tuple[str, ...], min_tokens: int
+    ) -> None:
         self._decoder = StreamDecoder(tokenizer)
         self._stop_ids = stop_ids
         self._stops = stops
+        self._min_tokens, self._open = min_tokens, 0
         self.said: list[Said] = []
         self.text = ""
         """Without what an unfinished character leaves."""
@@ -95,13 +98,19 @@ class _Answer:
             self.finish = "stop_id"
             return
         piece = self._decoder.push([said.token_id])
-        if completes(self.text, piece, self._stops):
+        if len(self.said) <= self._min_tokens:
+            self._open += len(piece)
+        if completes(self.text, piece, self._stops, self._open):
             self.finish = "stop"
         self.text += piece
 
+    def settled(self) -> str:
+        """The text without an end that may yet turn out to begin a stop string."""
+        return settled(self.text, self._stops, self._open)
+
     def whole(self) -> str:
         """The text, complete."""
-        return cut(self.text + self._decoder.finish(), self._stops)
+        return cut(self.text + self._decoder.finish(), self._stops, self._open)
 
     def as_json(self, text: str) -> dict[str, object]:
         """Ids, text, how it ended, and log-probabilities where they were asked for."""

@@ -21,5 +21,7 @@ Biases = Annotated[
     list[str] | None,
     typer.Option("--logit-bias", help="ID=VALUE, -100 to 100, added to a token. Repeatable."),
 ]
-MinTokens = Annotated[int, typer.Option(min=0, help="No end token before so many tokens.")]
+MinTokens = Annotated[
+    int, typer.Option(min=0, help="No end before so many tokens, neither by token nor by --stop.")
+]
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer before this text. Repeatable.")]
