@@ -29,6 +29,7 @@ from outrider.netsim.scenario.cli import mount as mount_scenarios
 from outrider.netsim.settings import LaneSettings, LinkSettings
 from outrider.netsim.theory.cli import theory
 from outrider.netsim.traces import read
+from outrider.netsim.virtual.cli import sweep
 from outrider.shared.program import run, version_option
 
 app = typer.Typer(
@@ -318,6 +319,7 @@ def _mount_faults() -> None:
 _mount_faults()
 app.command("theory")(theory)
 mount_scenarios(app)
+app.command("sweep")(sweep)
 app.command("replay")(replay)
 app.command("report")(report)
 

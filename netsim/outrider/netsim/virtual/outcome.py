@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from outrider.netsim.virtual.session import Session
@@ -14,14 +15,14 @@ from outrider.netsim.virtual.session import Session
 class Outcome:
     """One answer, or the sums and quotients of several (`together`). Times in seconds."""
 
+    answers: int = 1
     tokens: int
     """Tokens of the answer as it stands: decided ones, and those written alone after a link that never came back."""
     verified: int
     seconds: float
     """From the question to the answer's last token."""
-    first_token_s: float | None
-    decode_s: float
-    """From the first token on display to the last."""
+    firsts_s: tuple[float, ...]
+    """From the question to the first token on display, of the answers that had one."""
     gaps_s: tuple[float, ...]
     """Between moments at which new tokens appeared; provisional ones count."""
     rounds: int
@@ -43,14 +44,11 @@ class Outcome:
     def of(cls, session: Session) -> Outcome:
         """What has become of a session that is over."""
         display, counts = session.display, session.counts
-        last = max(display.last_at, session.now)
-        first = None if display.first_at == math.inf else display.first_at
         return cls(
             tokens=session.committed + session.shown,
             verified=session.committed,
-            seconds=last,
-            first_token_s=first,
-            decode_s=last - (first if first is not None else last),
+            seconds=max(display.last_at, session.now),
+            firsts_s=() if display.first_at == math.inf else (display.first_at,),
             gaps_s=tuple(display.gaps_s),
             rounds=counts.rounds,
             round_tokens=counts.round_tokens,
@@ -69,42 +67,46 @@ class Outcome:
         )
 
     def figures(self) -> dict[str, Any]:
-        """What tables show; rounded, so that equal runs print equal bytes."""
-        tokens = max(self.tokens, 1)
-        return {
-            "tokens": self.tokens,
+        """What tables show, named and computed as those of real runs; rounded, so that equal runs print equal bytes."""
+        tokens, rounds = self.tokens, self.rounds
+        told: dict[str, Any] = {
+            "answers": self.answers,
+            "tokens": tokens,
             "verified": self.verified,
-            "tokens_per_s": _rounded(self.tokens / self.seconds if self.seconds else 0.0),
-            "first_token_s": _rounded(self.first_token_s),
-            "gap_p50_s": _rounded(quantile(self.gaps_s, 0.50)),
-            "gap_p95_s": _rounded(quantile(self.gaps_s, 0.95)),
-            "longest_gap_s": _rounded(max(self.gaps_s, default=None)),
-            "tau": _rounded(self.round_tokens / self.rounds if self.rounds else None),
-            "calls_per_token": _rounded(self.calls / tokens),
-            "forward_ms_per_token": _rounded(1e3 * self.forward_s / tokens),
-            "bytes_up_per_token": _rounded(self.bytes_up / tokens),
-            "bytes_down_per_token": _rounded(self.bytes_down / tokens),
+            "seconds": self.seconds,
+            "tokens_per_s": tokens / self.seconds if self.seconds else None,
+            "ttft_s": quantile(self.firsts_s, 0.5),
+            "first_token_s": sum(self.firsts_s) / len(self.firsts_s) if self.firsts_s else None,
+            "gap_p50_s": quantile(self.gaps_s, 0.5),
+            "gap_p95_s": quantile(self.gaps_s, 0.95),
+            "longest_gap_s": quantile(self.gaps_s, 1.0),
+            "rounds": rounds,
+            "tau": self.round_tokens / rounds if rounds else None,
+            "calls_per_token": self.calls / tokens if tokens else None,
+            "forward_ms_per_token": 1e3 * self.forward_s / tokens if tokens else None,
+            "bytes_up_per_token": self.bytes_up / tokens if tokens else None,
+            "bytes_down_per_token": self.bytes_down / tokens if tokens else None,
             "provisional": self.provisional,
             "kept": self.kept,
             "revised": self.revised,
-            "offline_s": _rounded(self.offline_s),
+            "offline_s": self.offline_s,
             "reconnects": self.reconnects,
         }
+        return {name: round(value, 6) if isinstance(value, float) else value for name, value in told.items()}
 
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
-    """Answers one after the other: sums, all gaps, and the mean time to first token of those that had one."""
-    firsts = [one.first_token_s for one in outcomes if one.first_token_s is not None]
-    sums = {
+    """Answers one after the other: sums, all gaps and first tokens."""
+    lists = ("gaps_s", "firsts_s")
+    sums: dict[str, Any] = {
         name: sum(getattr(one, name) for one in outcomes)
         for name in Outcome.__dataclass_fields__
-        if name not in ("gaps_s", "first_token_s")
+        if name not in lists
     }
-    return Outcome(
-        gaps_s=tuple(gap for one in outcomes for gap in one.gaps_s),
-        first_token_s=sum(firsts) / len(firsts) if firsts else None,
-        **sums,
-    )
+    joined: dict[str, Any] = {
+        name: tuple(chain.from_iterable(getattr(one, name) for one in outcomes)) for name in lists
+    }
+    return Outcome(**sums, **joined)
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
@@ -113,7 +115,3 @@ def quantile(values: Sequence[float], share: float) -> float | None:
         return None
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from outrider.netsim.events.schema import Line
 from outrider.netsim.faults import Schedule
 from outrider.netsim.link import Link
 from outrider.netsim.settings import LinkSettings
+from outrider.netsim.virtual.journal import Journal
 from outrider.netsim.virtual.modes import Mode
 from outrider.netsim.virtual.outcome import Outcome
 from outrider.netsim.virtual.planner import Device
@@ -30,11 +32,11 @@ class Setup:
         """The same with another seed for text, link and outages."""
         return replace(self, answer=replace(self.answer, seed=seed))
 
-    def session(self, mode: Mode) -> Session:
+    def session(self, mode: Mode, journal: Journal | None = None) -> Session:
         """A fresh session, always the same one."""
         seed = self.answer.seed
         link = VirtualLink(Link(self.link, seed), self.schedule, seed)
-        return Session(self.device, self.answer, link, self.cost, mode.pacing)
+        return Session(self.device, self.answer, link, self.cost, mode.pacing, journal)
 
 
 def simulate(setup: Setup, mode: Mode) -> Outcome:
@@ -42,6 +44,16 @@ def simulate(setup: Setup, mode: Mode) -> Outcome:
     session = setup.session(mode)
     serve_alone(mode.run(session), setup.cost)
     return Outcome.of(session)
+
+
+def logged(setup: Setup, mode: Mode) -> list[Line]:
+    """The event log of one answer, without its head."""
+    journal = Journal(start=setup.answer.prompt)
+    session = setup.session(mode, journal)
+    serve_alone(mode.run(session), setup.cost)
+    outcome = Outcome.of(session)
+    journal.ended(outcome.seconds, outcome.verified == outcome.tokens, outcome.figures())
+    return journal.lines
 
 
 def simulate_many(setups: Sequence[Setup], mode: Mode) -> tuple[list[Outcome], Load]:
