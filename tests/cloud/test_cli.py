@@ -88,6 +88,7 @@ def test_help_is_there_and_loads_nothing_heavy(command: list[str]) -> None:
         (["serve", "--host", "0.0.0.0", "--drafter", "none"], 78, "--insecure"),
         (["serve", "--tls-cert", "/nowhere", "--drafter", "none"], 78, "--tls-key"),
         (["serve", "--token-file", "/nowhere", "--drafter", "none"], 78, "--token-file"),
+        (["serve", "--coin-secret-file", "/nowhere", "--drafter", "none"], 78, "--coin-secret-file"),
         (["serve", "--port", "0", "--target", "/nowhere", "--drafter", "none"], 78, "--target"),
         (["serve", "--no-such-option"], 2, "--no-such-option"),
         (["fetch-target", "--target", "/nowhere"], 78, "--target"),
@@ -189,6 +190,8 @@ def test_generate_takes_every_warp_and_tells_log_probs(target: Path) -> None:
     ended = json.loads(run(*common, "--stop", stop).stdout)
     assert ended["text"] == usual["text"][: usual["text"].index(stop)] and ended["finish"] == "stop"
     assert usual["ids"][: len(ended["ids"])] == ended["ids"] != usual["ids"]
+    held = json.loads(run(*common, "--stop", stop, "--min-tokens", "24").stdout)
+    assert len(held["ids"]) == 24 and held["finish"] == "length" and stop in held["text"]
 
 
 @pytest.mark.parametrize(

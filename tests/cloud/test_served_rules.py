@@ -18,12 +18,15 @@ from outrider.cloud.judge.head import Feature, JudgeHead
 from outrider.cloud.judging import open_rules
 from outrider.cloud.load import assemble
 from outrider.cloud.rules import EXACT
+from outrider.cloud.session_log import Session
+from outrider.cloud.table import SessionTable
 from outrider.cloud.target import Target, load_target
 from outrider.cloud.worker import Worker
+from outrider.shared.anchor import EMPTY
 from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.errors import ConfigError
 from outrider.shared.frames import Feature as WireFeature
-from outrider.shared.frames import Numerics, Rule, TokenKind
+from outrider.shared.frames import Numerics, Rule, TokenKind, Turn
 from outrider.shared.laws import SparseLaw
 from outrider.shared.sampling import Sampling
 from outrider.shared.tokenizer import Tokenizer
@@ -102,6 +105,21 @@ def test_describe_lists_what_is_served(folder: Path, worker: Worker, tmp_path: P
         description = assemble(config, worker, Numerics(), tokenizer, (), store).description
         assert description.rules == names
         assert (WireFeature.DRAFT_LAWS in description.features) is laws
+
+
+def test_replicas_with_one_secret_throw_the_same_coins(folder: Path, worker: Worker, tmp_path: Path) -> None:
+    """A turn's key is the same in two verifiers that share a file, and another in one that does not."""
+    tokenizer, store = Tokenizer.from_folder(folder), BundleStore()
+    shared = tmp_path / "coins"
+    shared.write_text("ab" * 32)
+    shared.chmod(0o600)
+    keys = []
+    for path in (shared, shared, None):
+        loaded = assemble(ServeConfig(coin_secret_file=path), worker, Numerics(), tokenizer, (), store)
+        table = loaded.table()
+        assert isinstance(table, SessionTable) and table.served.coin_secret.hex() not in repr(table.served)
+        keys.append(table.coin_key(Session(1, "p", b"s" * 16), Turn(1, EMPTY, (5,), 1, 9)))
+    assert keys[0] == keys[1] != keys[2]
 
 
 def test_a_served_head_judges(folder: Path, worker: Worker, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from outrider.shared.program import run, version_option
 
 if TYPE_CHECKING:
     from outrider.cloud.config import ServeConfig
+    from outrider.cloud.listener import ListenerSettings
 
 app = typer.Typer(
     name="outrider-cloud",
@@ -75,6 +76,12 @@ RuleNames = Annotated[
 JudgeFile = Annotated[
     Path | None, typer.Option(help="File of a judge's head; the rule judge is then served as well.")
 ]
+CoinSecret = Annotated[
+    Path | None,
+    typer.Option(
+        help="Hexadecimal secret of the rules' coins, the same for all replicas. Default: drawn anew."
+    ),
+]
 NoSelfcheck = Annotated[bool, typer.Option("--no-selfcheck", help="Skip the check of width invariance.")]
 
 _NONE = "none"
@@ -104,6 +111,7 @@ def serve(
     bundle: Bundle = None,
     rules: RuleNames = "lossless",
     judge: JudgeFile = None,
+    coin_secret_file: CoinSecret = None,
     kv_budget_mib: Annotated[int, typer.Option(help="Memory for all sessions' KV, MiB.")] = 2048,
     max_sessions: Annotated[int, typer.Option(help="Sessions at once.")] = 64,
     max_context: Annotated[int, typer.Option(help="Longest sequence, tokens; 0: the target's.")] = 0,
@@ -122,18 +130,9 @@ def serve(
 ) -> None:
     """Serve a target to devices until SIGTERM or Ctrl-C."""
     from outrider.cloud.config import ServeConfig
-    from outrider.cloud.listener import ListenerSettings
 
-    door = ListenerSettings(
-        listen=listen or f"{host}:{port}",
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_client_ca=client_ca,
-        token_file=token_file,
-        insecure=insecure,
-    )
     config = ServeConfig(
-        listener=door,
+        listener=_door(listen or f"{host}:{port}", (tls_cert, tls_key, client_ca), token_file, insecure),
         target=target,
         dtype=dtype,
         threads=threads,
@@ -141,6 +140,7 @@ def serve(
         bundle=bundle,
         rules=_words(rules),
         judge=judge,
+        coin_secret_file=coin_secret_file,
         kv_budget_mib=kv_budget_mib,
         max_sessions=max_sessions,
         max_context=max_context,
@@ -153,6 +153,22 @@ def serve(
         selfcheck=not no_selfcheck,
     )
     raise typer.Exit(_serve(config))
+
+
+def _door(
+    listen: str, tls: tuple[Path | None, Path | None, Path | None], token_file: Path | None, insecure: bool
+) -> ListenerSettings:
+    """``tls``: certificate, key, authorities of clients."""
+    from outrider.cloud.listener import ListenerSettings
+
+    return ListenerSettings(
+        listen=listen,
+        tls_cert=tls[0],
+        tls_key=tls[1],
+        tls_client_ca=tls[2],
+        token_file=token_file,
+        insecure=insecure,
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from outrider.cloud.listener import ListenerSettings
 from outrider.cloud.logs import LEVELS
 from outrider.cloud.rules import served_names
 from outrider.cloud.rules.book import LOSSLESS
+from outrider.cloud.secret import coin_secret
 from outrider.shared.errors import ConfigError
 
 DEFAULT_PORT = 7601
@@ -43,6 +44,8 @@ class ServeConfig:
     """Rules that clients may ask for: names, ``lossless`` or ``all``; see `outrider.cloud.rules.book`."""
     judge: Path | None = None
     """File of a judge's head; with one, the rule `judge` is served as well."""
+    coin_secret_file: Path | None = None
+    """What rules' coins come from, shared by replicas (`outrider.cloud.secret`); None: drawn for this process."""
     kv_budget_mib: int = 2048
     """Budget of all KV caches together, MiB."""
     max_sessions: int = 64
@@ -84,6 +87,7 @@ class ServeConfig:
         served_names(self.rules)
         if self.judge is not None and not self.judge.is_file():
             raise ConfigError("--judge", f"{self.judge} is not a file")
+        coin_secret(self.coin_secret_file)
         self._check_drafters()
 
     def _check_drafters(self) -> None:

@@ -17,6 +17,7 @@ from outrider.cloud.engine import Engine
 from outrider.cloud.judging import open_rules
 from outrider.cloud.logs import event
 from outrider.cloud.oracle import end_ids
+from outrider.cloud.secret import coin_secret
 from outrider.cloud.selfcheck import open_engine
 from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
@@ -79,6 +80,7 @@ def assemble(
         kv_bytes_per_token=target.kv_shape.position_bytes,
         final_bytes_per_token=target.kv_shape.final_bytes,
         kv_budget_bytes=config.kv_budget_bytes,
+        coin_secret=coin_secret(config.coin_secret_file),
     )
     settings = TableSettings(
         max_sessions=config.max_sessions, max_sessions_per_principal=min(config.max_sessions, 256)
