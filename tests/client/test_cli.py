@@ -244,6 +244,25 @@ def test_exit_codes(world: World, tmp_path: Path, arguments: tuple[str, ...], co
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("rule", "code", "said"),
+    [
+        ("overaccept", 78, "use one of greedy, coupled, residual"),
+        ("wishful", 78, "use one of greedy, coupled, residual"),
+        ("greedy", 78, "use coupled"),
+        ("coupled:epsilon=0.5", 2, "coupled takes no parameters"),
+        ("=", 78, "'='"),
+    ],
+)
+def test_a_rule_that_cannot_be_had(world: World, rule: str, code: int, said: str) -> None:
+    """One that is forbidden, unknown or not for this temperature is a setting that cannot work; a parameter that the
+    rule does not take is wrong usage. Either way one line says what can be had."""
+    command = ("generate", PROMPT, "--server", world.verifier.address, "--temperature", "0.7")
+    done = world.run(*command, "--rule", rule)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert said in done.stderr and rule.partition(":")[0] in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_drafter_can_be_named(world: World, tmp_path: Path) -> None:
     """A kind on offer and copying give the same text; any other kind ends with 78 and the list of those on offer."""
     base = world.answer(PROMPT, "--max-tokens", "12")

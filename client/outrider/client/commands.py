@@ -22,7 +22,7 @@ from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
 from outrider.client.recording import header, recorded
 from outrider.client.report import as_json, lines, log_prob_lines
-from outrider.client.rules import asked_rule
+from outrider.client.rules import asked_rule, refused
 from outrider.client.session import Session, SessionConfig
 from outrider.client.views import LiveView, PipeView, View
 from outrider.shared.errors import ConfigError, ExitCode, LinkDown
@@ -247,7 +247,7 @@ def _on_interrupt(session: Session) -> Any:
 def outcome(finished: Finished) -> ExitCode:
     """The exit code of an answer; raises the error that ended it."""
     if finished.error is not None:
-        raise finished.error
+        raise refused(finished.error)
     if finished.reason == "cancelled":
         return ExitCode.INTERRUPTED
     if finished.reason == "unreachable":

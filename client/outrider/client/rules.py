@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from outrider.shared.draft import DraftKind
-from outrider.shared.errors import ConfigError
+from outrider.shared.errors import ConfigError, InvalidField, OutriderError
 from outrider.shared.frames import Rule, RuleReport, Turn
 from outrider.shared.sampling import Sampling
 
@@ -72,6 +72,13 @@ def asked_rule(text: str, sampling: Sampling) -> Rule:
     if not name or len(dict(pairs)) < len(pairs):
         raise ConfigError(OPTION, f"{text!r} is no rule", remedy="say NAME[:PARAMETER=VALUE,…]")
     return Rule(name, tuple(sorted(pairs)))
+
+
+def refused(error: OutriderError) -> OutriderError:
+    """What a command line makes of an answer's error: a rule that cannot be had is a setting that cannot work."""
+    if isinstance(error, InvalidField) and error.field.endswith("turn.rule.name"):
+        return ConfigError(OPTION, error.why, remedy=error.remedy)
+    return error
 
 
 def report_conflict(report: RuleReport, turn: Turn) -> str | None:
