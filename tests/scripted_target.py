@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.cloud.evaluate.chains import Law
 from outrider.cloud.judge.families import Split, Task
 from outrider.cloud.judge.families.family import Content, Template, TemplatedFamily
 from outrider.cloud.judge.families.reading import NumberReader
 from outrider.cloud.judge.features import States
+from outrider.cloud.judge.measures import unknown
 from outrider.cloud.judge.passes import Feed, Rows, Seen
 
 WORDS = ("<end>", "It", "is", "7", "8", "so", "thus", "then", ".", "\n", "answer:")
@@ -104,14 +106,14 @@ class ScriptedDrafter:
 
     def propose(
         self, ids: Sequence[int], rows: Rows, depth: int
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Up to ``depth`` ids, one at least likely of each."""
+    ) -> tuple[tuple[int, ...], tuple[float, ...], Law]:
+        """Up to ``depth`` ids, one at least likely of each; no law of any."""
         for position in range(len(rows[0])):
             np.testing.assert_array_equal(rows[0][position], state(ids[: position + 1], "row"))
         chain: list[int] = []
         while len(chain) < depth and END not in chain:
             chain.append(self.script((*ids, *chain)))
-        return tuple(chain), tuple(0.5 for _ in chain)
+        return tuple(chain), tuple(0.5 for _ in chain), unknown
 
 
 FAMILY = TemplatedFamily(

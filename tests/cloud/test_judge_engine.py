@@ -269,9 +269,19 @@ def test_a_drafter_of_rewritten_text_drafts_as_a_fresh_one(tmp_path: Path) -> No
             for plane, values in enumerate(whole):
                 joined = np.concatenate([part[plane] for part in parts])
                 np.testing.assert_allclose(joined, values, rtol=1e-5, atol=1e-5)
-            chain, sure = used.propose(ids, whole, 4)
-            fresh_chain, fresh_sure = ChainDrafter(contender.make()).propose(ids, whole, 4)
+            chain, sure, law = used.propose(ids, whole, 4)
+            fresh_chain, fresh_sure, _ = ChainDrafter(contender.make()).propose(ids, whole, 4)
             assert chain == fresh_chain and len(chain) == 4 and all(0 <= one <= 1 for one in sure)
             np.testing.assert_allclose(sure, fresh_sure, rtol=1e-4)
+            for place, token in enumerate(
+                chain
+            ):  # what it would draw from there has the chain's token on top
+                found = law(place)
+                assert found is not None and max(zip(found.counts, found.ids, strict=True))[1] == token
+            again, as_sure, _ = used.propose(ids, whole, 4)
+            assert again == chain and as_sure == pytest.approx(sure, rel=1e-4)
+        used.propose([30, 31], [values[:1] for values in whole], 4)
+        with pytest.raises(ValueError, match="rewritten"):
+            law(0)
         with pytest.raises(ValueError, match="does not hold"):
             passes.rows(1, 0, 50)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outrider.cloud.judge.families import Split
 from outrider.cloud.judge.measures import measures, two_cell_kl
@@ -15,6 +17,8 @@ from outrider.cloud.judge.mine import Label, Mined, Miner, Setting, Source
 from outrider.cloud.judge.passes import Line, Script, grow, together
 from outrider.cloud.judge.records import LabelFile, read_labels
 from outrider.shared.errors import ConfigError
+from outrider.shared.laws import SparseLaw, quantise
+from outrider.shared.warps import softmax
 from tests.scripted_target import (
     END,
     FAMILY,
@@ -189,6 +193,22 @@ def test_measures_of_a_known_law() -> None:
     assert found.entropy == pytest.approx(-(0.5 * np.log(0.5) + 0.3 * np.log(0.3) + 0.2 * np.log(0.2)))
     assert found.kl == pytest.approx(0.8 * np.log(4) + 0.2 * np.log(0.25))
     assert two_cell_kl(0.3, 0.3) == pytest.approx(0.0) and two_cell_kl(1.0, 0.0) < 30
+
+
+@given(st.lists(st.floats(-12, 12), min_size=3, max_size=9), st.integers(0, 2), st.data())
+def test_the_distance_of_a_known_law_is_real(logits: list[float], token: int, data: st.DataObject) -> None:
+    """That of its definition over all tokens, 0 for equal laws, and never below the two-cell bound."""
+    other = data.draw(st.lists(st.floats(-12, 12), min_size=len(logits), max_size=len(logits)))
+    target, draft = softmax(np.asarray(logits)), softmax(np.asarray(other))
+    law = quantise(draft)
+    rounded = law.dense(len(logits))
+    found = measures(np.asarray(logits), token, float(rounded[token]), law)
+    some = rounded > 0
+    exact = float((rounded[some] * np.log(rounded[some] / target[some])).sum())
+    assert found.kl == pytest.approx(max(exact, 0.0), abs=1e-9)
+    assert found.kl >= two_cell_kl(float(rounded[token]), float(target[token])) - 1e-6
+    half = SparseLaw(1, (0, 2), (1, 1))
+    assert measures(np.log(np.array([0.5, 1e-300, 0.5])), 0, 0.5, half).kl == pytest.approx(0.0, abs=1e-12)
 
 
 # ------------------------------------------------------------------------------------------------------------ the file

@@ -15,7 +15,7 @@ from outrider.cloud.judge.evaluate import Answered, answer_all, findings, summar
 from outrider.cloud.judge.families import Split
 from outrider.cloud.judge.features import CandidateStates, States
 from outrider.cloud.judge.head import JudgeHead, Position
-from outrider.cloud.judge.measures import Measures
+from outrider.cloud.judge.measures import Measures, unknown
 from outrider.cloud.judge.passes import Feed, Line, Rows, Seen, together
 from outrider.cloud.judge.runs import Candidate, Criterion, Run, RunSetting, rounds
 from outrider.cloud.judge.select import Tried, attempt, choose
@@ -160,7 +160,8 @@ def test_rounds_judge_as_the_served_rule_does(seed: int, position: Position) -> 
     decision = Judge(head, frozenset({END}))(nodes)
     passes = OneRound(seen)
     judge = controls.judge_criterion(head)
-    script = rounds(0, Line(0), PROMPT, passes, lambda *_: (chain[:depth], (0.5,) * depth), judge, SETTING)
+    drafted = chain[:depth], (0.5,) * depth, unknown
+    script = rounds(0, Line(0), PROMPT, passes, lambda *_: drafted, judge, SETTING)
     (found,) = together([script], passes, 1)
     assert found.tokens == [1, *(chain[node] for node in decision.path), decision.next_id, END]
     assert found.judged == decision.kinds.count(TokenKind.JUDGED)

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.client.drafter import Budget, Drafter, common_prefix
+from outrider.client.drafter import Budget, Drafter, Drawing, common_prefix
+from outrider.shared.draft import DraftKind
+from outrider.shared.laws import MAX_BITS, MAX_ENTRIES, SparseLaw
+from outrider.shared.sampling import Sampling
+
+Law = Callable[[int], SparseLaw | None]
+"""The law that a token of a chain (0 = the first) would be drawn from at temperature 1; None: there is none.
+
+Worked out when it is asked for, at the price of a pass of the drafter, and only while its text stands.
+"""
+_LAW = Budget(
+    1,
+    1,
+    sampling=Sampling(1.0),
+    drawing=Drawing(DraftKind.SAMPLED, b"nothing is drawn", top=MAX_ENTRIES, bits=MAX_BITS),
+)
 
 
 class ChainDrafter:
@@ -20,8 +35,8 @@ class ChainDrafter:
 
     def propose(
         self, ids: Sequence[int], rows: Sequence[NDArray[np.float32]], depth: int
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Up to ``depth`` greedy ids after ``ids``, and the drafter's probability that each is the target's.
+    ) -> tuple[tuple[int, ...], tuple[float, ...], Law]:
+        """Up to ``depth`` greedy ids after ``ids``, the drafter's probability that each is the target's, and its laws.
 
         ``rows``: per plane [n, width], state rows of positions 0 … n-1.
         """
@@ -40,4 +55,14 @@ class ChainDrafter:
         self._rows = max((len(values) for values in rows), default=0)
         proposal = self._drafter.propose(Budget(max_nodes=depth, max_depth=depth))
         chain = proposal.draft.ids
-        return tuple(chain), tuple(float(np.exp(min(one, 0.0))) for one in proposal.log_probs[: len(chain)])
+        sure = tuple(float(np.exp(min(one, 0.0))) for one in proposal.log_probs[: len(chain)])
+        return tuple(chain), sure, lambda place: self._law(len(ids), chain[:place])
+
+    def _law(self, length: int, begun: Sequence[int]) -> SparseLaw | None:
+        """Of what follows the text and ``begun``. ValueError if the text is no longer ``length`` tokens long."""
+        if length != len(self._ids):
+            raise ValueError("the text was rewritten since the chain was drafted")
+        self._drafter.accept(begun)
+        drawn = self._drafter.propose(_LAW).draft
+        self._drafter.rollback(length)
+        return drawn.laws[0] if drawn.laws else None

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.shared.laws import SparseLaw
+
 
 @dataclass(frozen=True, slots=True)
 class Measures:
@@ -22,8 +24,9 @@ class Measures:
     drafted: float
     """What the drafter says the chance is that x is the target's own."""
     kl: float
-    """KL(draft ‖ target) of the two-cell laws {x, anything else}, nats: a lower bound of that over all tokens (data
-    processing), and all that can be known from a drafter that sends ids and confidences."""
+    """KL(draft ‖ target), nats, of the law the drafter would draw from there at temperature 1, cut to 255 tokens. Where
+    it has none (it drafts ids and confidences only): of the two-cell laws {x, anything else}, a lower bound (data
+    processing)."""
 
     def to_json(self) -> dict[str, float]:
         """As written beside labels."""
@@ -41,19 +44,37 @@ class Measures:
         )
 
 
-def measures(logits: NDArray[np.floating], token: int, drafted: float) -> Measures:
-    """Measures of ``token`` under the target's ``logits`` [vocabulary] where it was drafted with that confidence."""
+def unknown(place: int) -> SparseLaw | None:
+    """No law at any place of a chain."""
+    del place
+    return None
+
+
+def measures(
+    logits: NDArray[np.floating], token: int, drafted: float, law: SparseLaw | None = None
+) -> Measures:
+    """Measures of ``token`` under the target's ``logits`` [vocabulary] where it was drafted with that confidence.
+
+    ``law`` is the draft's there, if it is known.
+    """
     scores = np.asarray(logits, np.float64)
     shifted = scores - scores.max()
     log_law = shifted - math.log(float(np.exp(shifted).sum()))
-    law = np.exp(log_law)
+    target = np.exp(log_law)
+    probability = float(target[token])
     return Measures(
-        probability=float(law[token]),
+        probability=probability,
         rank=int((scores > scores[token]).sum()),
-        entropy=float(-(law * log_law).sum()),
+        entropy=float(-(target * log_law).sum()),
         drafted=drafted,
-        kl=two_cell_kl(drafted, float(law[token])),
+        kl=two_cell_kl(drafted, probability) if law is None else sparse_kl(law, log_law),
     )
+
+
+def sparse_kl(law: SparseLaw, log_target: NDArray[np.float64]) -> float:
+    """KL(draft ‖ target) in nats; ``log_target`` [vocabulary] is the logarithm of the target's law."""
+    draft = np.asarray(law.counts, np.float64) / (1 << law.bits)
+    return max(0.0, float((draft * (np.log(draft) - log_target[list(law.ids)])).sum()))
 
 
 def two_cell_kl(drafted: float, probability: float) -> float:

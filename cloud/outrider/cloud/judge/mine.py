@@ -18,10 +18,12 @@ from typing import Protocol
 
 import numpy as np
 
+from outrider.cloud.evaluate.chains import Law
 from outrider.cloud.judge.families import Family, Task, corrupted
 from outrider.cloud.judge.features import CandidateStates, States
-from outrider.cloud.judge.measures import Measures, measures
+from outrider.cloud.judge.measures import Measures, measures, unknown
 from outrider.cloud.judge.passes import Grown, Line, Passes, Rows, Script, grow
+from outrider.shared.laws import SparseLaw
 
 
 class Source(StrEnum):
@@ -76,8 +78,8 @@ class Propose(Protocol):
 
     def __call__(
         self, ids: Sequence[int], rows: Rows, depth: int
-    ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """A chain after ``ids``, with confidences."""
+    ) -> tuple[tuple[int, ...], tuple[float, ...], Law]:
+        """A chain after ``ids``, with confidences and laws."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +173,13 @@ class Miner:
         place, written, wanted = 1, 0, len(labels) + setting.max_labels
         chain: tuple[int, ...] = ()
         sure: tuple[float, ...] = ()
+        law: Law = unknown
         at = place  # where the chain begins
         while place < len(walk.answer) and len(labels) < wanted:
             if place == at:
                 known = len(walk.ids) + place
                 rows = [values[: known - 1] for values in walk.rows]
-                chain, sure = propose([*walk.ids, *walk.answer[:place]], rows, setting.depth)
+                chain, sure, law = propose([*walk.ids, *walk.answer[:place]], rows, setting.depth)
             ahead = place - at
             if ahead >= len(chain):  # all taken, or nothing drafted: the target's own token, and a new round
                 place = at = place + 1
@@ -191,7 +194,7 @@ class Miner:
                 written += len(rest.tokens)
                 changed = [*walk.answer[:place], token, *rest.tokens]
                 good = family.check(self._said(changed)) == reference
-                labels.append(self._label(walk, place, token, rest.states[0], good, sure[ahead]))
+                labels.append(self._label(walk, place, token, rest.states[0], good, sure[ahead], law(ahead)))
             if good:
                 walk.answer, walk.states = changed, [*walk.states[: place + 1], *rest.states]
                 self._add_rows(walk, line.key, len(walk.ids) + place)
@@ -208,10 +211,11 @@ class Miner:
         state: States,
         good: bool,
         sure: float,
+        law: SparseLaw | None = None,
         source: Source = Source.MINED,
     ) -> Label:
         before = walk.states[place]
-        found = measures(self._passes.logits(before), token, sure)
+        found = measures(self._passes.logits(before), token, sure, law)
         return Label(place, token, walk.answer[place], good, source, CandidateStates(state, before), found)
 
     # ---------------------------------------------------------------------------------------------------- forgery
@@ -228,12 +232,14 @@ class Miner:
                 continue
             place, token = found
             seen = yield line.feed([*walk.ids, *walk.answer[:place], token])
-            labels.append(self._label(walk, place, token, seen.states(0), False, 0.0, Source.CORRUPTED))
+            labels.append(
+                self._label(walk, place, token, seen.states(0), False, 0.0, source=Source.CORRUPTED)
+            )
             earlier = rng.permutation(place)[: self._setting.forged_good]
             for before in sorted(int(one) for one in earlier):
                 own = walk.answer[before]
                 state = walk.states[before + 1]
-                labels.append(self._label(walk, before, own, state, True, 0.0, Source.CORRUPTED))
+                labels.append(self._label(walk, before, own, state, True, 0.0, source=Source.CORRUPTED))
         return labels
 
     def _first_wrong(self, answer: Sequence[int], text: str) -> tuple[int, int] | None:

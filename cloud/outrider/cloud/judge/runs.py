@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.cloud.evaluate.chains import Law
 from outrider.cloud.judge.features import CandidateStates
-from outrider.cloud.judge.measures import Measures, measures
+from outrider.cloud.judge.measures import Measures, measures, unknown
 from outrider.cloud.judge.mine import Propose
 from outrider.cloud.judge.passes import Line, Passes, Rows, Script, Seen
 
@@ -99,7 +100,7 @@ def alone(propose: Propose, prompt: list[int], rows: Rows, setting: RunSetting) 
     """The drafter's own answer, with the prompt's state rows and nothing else of the target."""
     run = Run()
     while not _over(run, setting):
-        chain, _ = propose([*prompt, *run.tokens], rows, setting.depth)
+        chain, *_ = propose([*prompt, *run.tokens], rows, setting.depth)
         if not chain:
             break
         run.drafted += len(chain)
@@ -125,13 +126,14 @@ def rounds(
         ids = [*prompt, *run.tokens]
         chain: tuple[int, ...] = ()
         sure: tuple[float, ...] = ()
+        law: Law = unknown
         if propose is not None:
             rows = _more_rows(rows, passes, line.key, len(ids) - 1)
-            chain, sure = propose(ids, rows, min(setting.depth, setting.tokens - len(run.tokens)))
+            chain, sure, law = propose(ids, rows, min(setting.depth, setting.tokens - len(run.tokens)))
         seen = yield line.feed(ids, chain)
         run.rounds += 1
         run.drafted += len(chain)
-        kept = _verdict(index, run, seen, chain, sure, criterion, setting)
+        kept = _verdict(index, run, seen, chain, sure, law, criterion, setting)
         before = len(run.tokens)
         _emit(run, [*chain[:kept], int(np.argmax(seen.logits[kept]))], setting)
         run.nats += _surprise(seen, run.tokens[before:])
@@ -144,6 +146,7 @@ def _verdict(
     seen: Seen,
     chain: tuple[int, ...],
     sure: tuple[float, ...],
+    law: Law,
     criterion: Criterion | None,
     setting: RunSetting,
 ) -> int:
@@ -157,7 +160,7 @@ def _verdict(
             continue
         if criterion is None or unsupported >= setting.cap or token in setting.kept_out:
             return row
-        found = measures(seen.logits[row], token, sure[row])
+        found = measures(seen.logits[row], token, sure[row], law(row))
         states = CandidateStates(seen.states(row + 1), seen.states(row))
         run.tested += 1
         candidate = Candidate(index, len(run.tokens) + row, token, states, found)
