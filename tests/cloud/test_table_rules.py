@@ -66,6 +66,12 @@ def sampled(*ids: int) -> Draft:
     return Draft.chain(ids, DraftKind.SAMPLED, tuple(laws))
 
 
+def tree_of(kind: DraftKind, ids: tuple[int, ...], parents: tuple[int, ...]) -> Draft:
+    """A tree drawn from one law throughout."""
+    law = SparseLaw(2, (7, 8, 9), (2, 1, 1))
+    return Draft(ids, parents, kind, (law,) * len(set(parents)))
+
+
 def judged_by(rule: Rule, **changes: Any) -> Bench:
     """A session under ``rule`` whose prompt is in the KV."""
     bench = Bench(OPEN_TO_ALL)
@@ -200,6 +206,26 @@ def test_a_draft_the_rule_cannot_judge_is_refused_before_the_pass() -> None:
     bench.steps.clear()
     bench.up(draft(1, PROMPT, (7, 8)), stream=2)
     assert bench.failure(2).field == "draft.kind" and not bench.steps
+
+
+@pytest.mark.parametrize(
+    ("name", "drafted"),
+    [
+        ("residual", tree_of(DraftKind.DISTINCT, (7, 8), (0, 0))),
+        ("block", tree_of(DraftKind.SAMPLED, (7, 7), (0, 0))),
+        ("batch", tree_of(DraftKind.SAMPLED, (7, 8, 9), (0, 1, 1))),
+        ("overaccept", tree_of(DraftKind.SAMPLED, (7, 8), (0, 0))),
+        ("kl", tree_of(DraftKind.SAMPLED, (7, 8), (0, 0))),
+    ],
+)
+def test_a_shape_the_rule_cannot_judge_is_refused_before_the_pass(name: str, drafted: Draft) -> None:
+    """Drawn as it should be, but a tree where the rule judges chains; the session's KV is not lost over it."""
+    bench = judged_by(Rule(name))
+    bench.up(draft(1, PROMPT, draft=drafted))
+    failure = bench.failure()
+    assert failure.reason is FailureReason.INVALID
+    assert failure.field == ("draft.kind" if drafted.kind is DraftKind.DISTINCT else "draft.parents")
+    assert not bench.steps and not bench.evicted
 
 
 def test_a_draft_that_only_the_rule_finds_fault_with_fails_its_stream_by_field() -> None:

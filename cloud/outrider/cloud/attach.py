@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from outrider.cloud.rules import Rule, Rulebook, check_draft, runs_ahead
+from outrider.cloud.rules import Rule, Rulebook, runs_ahead
 from outrider.cloud.session_log import Session, common_prefix
 from outrider.shared.anchor import EMPTY, extend
 from outrider.shared.errors import ContextTooLong, FingerprintMismatch, InvalidField, ProtocolMismatch
@@ -56,7 +56,7 @@ def check_open(
     rule = rules.named(frame.turn.rule.name)
     check_window(frame.window, "open.window", rule)
     if frame.draft is not None:
-        check_draft(rule, frame.draft.draft)
+        rule.takes(frame.draft.draft)
     if frame.have.length > longest:
         raise ContextTooLong(f"the session has {frame.have.length} tokens, at most {longest} fit")
     start = turn_start(frame.turn)

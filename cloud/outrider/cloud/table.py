@@ -34,7 +34,7 @@ from outrider.cloud.events import (
 )
 from outrider.cloud.rounds import digest
 from outrider.cloud.rows_schedule import RowsSchedule
-from outrider.cloud.rules import check_draft, runs_ahead
+from outrider.cloud.rules import runs_ahead
 from outrider.cloud.session_log import Session
 from outrider.cloud.table_state import RowSource, Served, Stream, TableSettings
 from outrider.cloud.upkeep import UpkeepTable
@@ -368,7 +368,7 @@ class SessionTable(UpkeepTable):
         rule = self.served.rules.named(turn.rule.name)
         check_window(window, path, rule)
         if draft is not None:
-            check_draft(rule, draft)
+            rule.takes(draft)
 
     def _take_window(self, stream: Stream, window: Window, seen: int) -> None:
         """The latest window counts; the run-ahead it allows is clipped to the limits."""

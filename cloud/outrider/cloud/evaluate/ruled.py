@@ -99,6 +99,10 @@ class Watched:
         """The rule's own."""
         self._rule.check(sampling, given)
 
+    def takes(self, draft: Draft) -> None:
+        """The rule's own."""
+        self._rule.takes(draft)
+
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """The rule's verdict."""
         decision = self._rule(nodes, given)

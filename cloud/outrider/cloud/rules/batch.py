@@ -37,8 +37,12 @@ class Batch(Exact):
     needs_laws = True
     drafts = frozenset((DraftKind.SAMPLED,))
 
+    def takes(self, draft: Draft) -> None:
+        """Drawn sequences with their laws, which part at the base."""
+        check_draft(self, draft)
+        check_sequences(draft)
+
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Choose a sequence by its first token, then follow it."""
-        check_draft(self, nodes.draft)
-        check_sequences(nodes.draft)
+        self.takes(nodes.draft)
         return descend(nodes)

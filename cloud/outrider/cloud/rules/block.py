@@ -18,7 +18,7 @@ from outrider.cloud.rules.contract import NOTHING, Exact, check_chain
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.residual import Law, ending, left_mass, left_over
 from outrider.shared.coins import Purpose
-from outrider.shared.draft import DraftKind
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.frames import TokenKind
 
 
@@ -37,9 +37,13 @@ class Block(Exact):
     needs_laws = True
     drafts = frozenset((DraftKind.SAMPLED,))
 
+    def takes(self, draft: Draft) -> None:
+        """A drawn chain with its laws."""
+        check_chain(self, draft)
+
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Throw every token's coin and keep up to the last that succeeds."""
-        check_chain(self, nodes.draft)
+        self.takes(nodes.draft)
         count, kept = len(nodes.draft), 1.0
         end, kept_there = 0, 1.0
         for row, token in enumerate(nodes.draft.ids):

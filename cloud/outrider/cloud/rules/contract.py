@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.shared.draft import Draft, DraftKind
@@ -66,16 +66,20 @@ class Rule(Judging, Protocol):
     def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Raise `InvalidField` ("rule.…") if the rule does not go with this sampling and these parameters."""
 
+    def takes(self, draft: Draft) -> None:
+        """Raise `InvalidField` ("draft.…") for a draft it would judge with bias, or whose shape it cannot judge."""
+
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """The verdict on one round; ``given`` are all its parameters, see `read_parameters`.
 
-        Raises `InvalidField` ("draft.…") for a draft it would judge with bias, see `check_draft`.
+        Raises `InvalidField` ("draft.…") as `takes` does.
         """
 
 
 class Exact:
     """What lossless rules have in common: no parameters, any sampling; and, unless they say otherwise, any draft."""
 
+    name: ClassVar[str]
     needs_hidden = False
     needs_laws = False
     lossy = False
@@ -84,6 +88,10 @@ class Exact:
 
     def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Any sampling will do."""
+
+    def takes(self, draft: Draft) -> None:
+        """Raise `InvalidField` unless it is of a kind that the rule judges without bias."""
+        check_draft(self, draft)
 
 
 def read_parameters(rule: Rule, asked: Mapping[str, float]) -> Mapping[str, float]:

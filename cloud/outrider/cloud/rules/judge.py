@@ -36,6 +36,7 @@ from outrider.cloud.rules.nodes import Audit, Decision, Nodes
 from outrider.cloud.rules.relaxed import tested
 from outrider.cloud.rules.residual import left_over
 from outrider.shared.coins import Purpose
+from outrider.shared.draft import Draft
 from outrider.shared.errors import InvalidField
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import Sampling, law
@@ -82,6 +83,9 @@ class Judge:
         count = read_parameters(self, given)["in_a_row"]
         if count != int(count):
             raise InvalidField("rule.parameters", f"in_a_row of judge is {count}, expected a whole number")
+
+    def takes(self, draft: Draft) -> None:
+        """Any draft."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Walk down the draft, by its laws if it has any that say something."""

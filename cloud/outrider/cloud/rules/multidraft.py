@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outrider.cloud.rules.contract import NOTHING, Exact, check_draft
+from outrider.cloud.rules.contract import NOTHING, Exact
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.remainder import Remainder
 from outrider.cloud.rules.residual import ending
@@ -54,5 +54,5 @@ class Multidraft(Exact):
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Walk down the tree."""
-        check_draft(self, nodes.draft)
+        self.takes(nodes.draft)
         return descend(nodes)

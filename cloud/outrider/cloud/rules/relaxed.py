@@ -23,7 +23,7 @@ from outrider.cloud.rules.contract import NOTHING, Parameter, check_chain, read_
 from outrider.cloud.rules.nodes import Audit, Decision, Nodes
 from outrider.cloud.rules.residual import Law, left_over
 from outrider.shared.coins import Purpose
-from outrider.shared.draft import DraftKind
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import Sampling
 
@@ -50,13 +50,17 @@ class Relaxed(ABC):
         """Any sampling will do. Raise `InvalidField` ("rule.parameters") for a number out of range."""
         read_parameters(self, given)
 
+    def takes(self, draft: Draft) -> None:
+        """A drawn chain with its laws."""
+        check_chain(self, draft)
+
     @abstractmethod
     def lets(self, target: Law, ids: Ids, draft: Probabilities, given: Mapping[str, float]) -> Probabilities:
         """With which probability each of ``ids`` is let through, [entries]; ``draft`` is d of ``ids``."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Test token after token; the audit is exact."""
-        check_chain(self, nodes.draft)
+        self.takes(nodes.draft)
         given = read_parameters(self, given)
         path: list[int] = []
         kinds: list[TokenKind] = []

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from outrider.cloud.rules.contract import NOTHING, Exact, check_chain
 from outrider.cloud.rules.nodes import Audit, Decision, Nodes
 from outrider.shared.coins import Purpose
-from outrider.shared.draft import DraftKind
+from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.frames import TokenKind
 
 Law = NDArray[np.float64]
@@ -57,9 +57,13 @@ class Residual(Exact):
     needs_laws = True
     drafts = frozenset((DraftKind.SAMPLED,))
 
+    def takes(self, draft: Draft) -> None:
+        """A drawn chain with its laws."""
+        check_chain(self, draft)
+
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Test token after token; the audit has rejection = tv and no loss."""
-        check_chain(self, nodes.draft)
+        self.takes(nodes.draft)
         path: list[int] = []
         tv = 0.0
         for node, token in enumerate(nodes.draft.ids):

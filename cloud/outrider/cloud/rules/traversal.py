@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outrider.cloud.rules.block import keeping
-from outrider.cloud.rules.contract import NOTHING, Exact, check_draft
+from outrider.cloud.rules.contract import NOTHING, Exact
 from outrider.cloud.rules.nodes import Decision, Nodes
 from outrider.cloud.rules.remainder import Remainder
 from outrider.cloud.rules.residual import ending
@@ -52,7 +52,7 @@ class Traversal(Exact):
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Down to the first leaf, then back up until a leaf is kept."""
-        check_draft(self, nodes.draft)
+        self.takes(nodes.draft)
         way = [_Place.at(nodes, 0, 1.0)]
         while True:
             here = way[-1]

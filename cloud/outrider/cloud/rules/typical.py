@@ -28,6 +28,7 @@ from outrider.cloud.rules.nodes import Audit, Decision, Nodes
 from outrider.cloud.rules.relaxed import Relaxed
 from outrider.cloud.rules.residual import Law
 from outrider.shared.coins import Purpose
+from outrider.shared.draft import Draft
 from outrider.shared.frames import TokenKind
 from outrider.shared.sampling import Sampling
 
@@ -69,6 +70,9 @@ class Typical:
 
     def check(self, sampling: Sampling, given: Mapping[str, float] = NOTHING) -> None:
         """Any sampling will do."""
+
+    def takes(self, draft: Draft) -> None:
+        """Any draft."""
 
     def __call__(self, nodes: Nodes, given: Mapping[str, float] = NOTHING) -> Decision:
         """Keep the longest typical path. A chain that came with its laws is audited, exactly."""
