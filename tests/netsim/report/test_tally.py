@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from outrider.netsim.errors import BadConfig
 from outrider.netsim.events.reader import EventLog
 from outrider.netsim.events.schema import EndLine, Line, LinkLine, RoundLine, Run, TokensLine, TurnLine
 from outrider.netsim.report import tables
-from outrider.netsim.report.grid import crossings, curves, points_of_logs, read_grid
+from outrider.netsim.report.grid import Point, crossings, curves, panels, points_of_logs, read_grid
 from outrider.netsim.report.ride import ride
 from outrider.netsim.report.tally import Counted, Tally, by_category, count, decided, grouped
 from tests.netsim.small_log import LINES, RUN, A, B, P, R
@@ -167,34 +168,52 @@ def test_devices_are_counted_apart_and_shown_together() -> None:
 
 def test_break_even_is_where_the_lines_cross() -> None:
     """Linear between the two points around it; a mode that never crosses has none; both directions are told."""
+    rates = {"tree": (50, 10), "stream": (30, 30), "slow": (1, 2), "late": (20, 40)}
     found = curves(
-        [
-            ("tree", 0, 50),
-            ("tree", 100, 10),
-            ("stream", 100, 30),
-            ("stream", 0, 30),
-            ("slow", 0, 1),
-            ("slow", 100, 2),
-        ]
-        + [("late", 0, 20), ("late", 100, 40)]
+        [Point(mode, rtt, pair[i]) for mode, pair in rates.items() for i, rtt in enumerate((0, 100))]
     )
-    assert [curve.mode for curve in found] == ["stream", "late", "slow", "tree"] and found[0].is_baseline
-    even = {each.mode: each for each in crossings(found)}
+    assert [curve.name for curve in found] == ["stream", "late", "slow", "tree"] and found[0].is_baseline
+    even = {each.name: each for each in crossings(found)}
     assert set(even) == {"tree", "late"}
     assert even["tree"].rtt_ms == pytest.approx(50) and even["tree"].tokens_per_s == pytest.approx(30)
     assert even["tree"].wins_below and not even["late"].wins_below
     assert crossings(found[1:]) == []
-    assert curves([("tree", 5, 10), ("tree", 5, 20)])[0].tokens_per_s == (15.0,)
+    assert curves([Point("tree", 5, 10), Point("tree", 5, 20)])[0].tokens_per_s == (15.0,)
+
+
+def test_what_else_a_sweep_varies_is_told_apart(tmp_path: Path) -> None:
+    """Each τ has a curve of its own, streaming one for all; each rate has a figure; what does not vary is not told."""
+    cells = [
+        {
+            "mode": mode,
+            "rtt_ms": rtt,
+            "mbit": mbit,
+            "verify_ms": 30,
+            "tau_asked": tau,
+            "tokens_per_s": 7 + rtt + tau,
+        }
+        for mode in ("stream", "tree")
+        for rtt in (0, 50)
+        for mbit in (None, 10)
+        for tau in (2, 3)
+    ]
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"cells": cells}))
+    found = panels(read_grid(path))
+    assert [panel.where for panel in found] == ["unlimited rate", "10 Mbit/s"]
+    for panel in found:
+        assert [curve.name for curve in panel.curves] == ["stream", "tree, τ 2", "tree, τ 3"]
+        assert panel.curves[1].tokens_per_s == (9, 59) and panel.curves[0].tokens_per_s == (9.5, 59.5)
 
 
 def test_logs_give_points_where_their_round_trip_is_known() -> None:
     """The head's figure, else the median of its rounds; a stream without either gives none."""
     measured = Counted("m", EventLog("m", Run(mode="tree"), LINES), SMALL.tally)
     unknown = Counted("u", EventLog("u", Run(mode="stream"), LINES[:2]), count(EventLog("u", RUN, LINES[:2])))
-    ((mode, rtt, rate),) = points_of_logs([SMALL])
-    assert (mode, rtt) == ("chain", 120.0) and rate == pytest.approx(7 / 3.8)
-    ((mode, rtt, _),) = points_of_logs([measured])
-    assert mode == "tree" and rtt == pytest.approx(160.0)
+    (point,) = points_of_logs([SMALL])
+    assert (point.mode, point.rtt_ms) == ("chain", 120.0) and point.tokens_per_s == pytest.approx(7 / 3.8)
+    (point,) = points_of_logs([measured])
+    assert point.mode == "tree" and point.rtt_ms == pytest.approx(160.0)
     assert points_of_logs([unknown]) == []
 
 

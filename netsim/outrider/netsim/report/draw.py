@@ -12,20 +12,18 @@ from outrider.netsim.report.figures.ride import timeline
 from outrider.netsim.report.figures.rtt import rtt
 from outrider.netsim.report.figures.tau import tau
 from outrider.netsim.report.figures.traffic import traffic
-from outrider.netsim.report.grid import BreakEven, Curve
+from outrider.netsim.report.grid import Panel
 from outrider.netsim.report.make import plain
 from outrider.netsim.report.page import rendered, style
 from outrider.netsim.report.ride import ride
 from outrider.netsim.report.tally import Counted, Tally
 
 
-def draw(
-    logs: Sequence[Counted], groups: dict[str, Tally], curves: Sequence[Curve], even: Sequence[BreakEven]
-) -> dict[str, bytes]:
+def draw(logs: Sequence[Counted], groups: dict[str, Tally], panels: Sequence[Panel]) -> dict[str, bytes]:
     """PNG and SVG of every figure that there is something to draw for; the same input gives the same bytes."""
     with style():
         made: dict[str, Figure | None] = {
-            "rtt": rtt(curves, even),
+            **{f"rtt-{number}" if number else "rtt": rtt(panel) for number, panel in enumerate(panels)},
             "gaps": gaps(groups),
             "bytes": traffic(groups),
             "tau": tau(groups),

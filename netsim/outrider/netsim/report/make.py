@@ -10,7 +10,7 @@ from outrider.netsim.errors import BadConfig
 from outrider.netsim.events.reader import read
 from outrider.netsim.events.writer import replace_file
 from outrider.netsim.report import tables
-from outrider.netsim.report.grid import crossings, curves, points_of_logs, read_grid
+from outrider.netsim.report.grid import panels, points_of_logs, read_grid
 from outrider.netsim.report.tables import Table
 from outrider.netsim.report.tally import Counted, count, grouped
 
@@ -34,16 +34,15 @@ def report(logs: Sequence[Counted], grids: Sequence[Path] = (), *, figures: bool
     """The files of a report by name. Raises `BadConfig` for a grid that is none; figures need matplotlib."""
     groups = grouped(logs)
     points = [point for grid in grids for point in read_grid(grid)]
-    lines = curves(points or points_of_logs(logs))
-    even = crossings(lines)
+    places = panels(points or points_of_logs(logs))
     made: list[tuple[str, Table]] = []
     if logs:
         made += [("runs", tables.runs(logs)), ("modes", tables.modes(groups))]
         made += [("categories", tables.categories(groups)), ("labels", tables.labels(groups))]
-    if lines:
-        made.append(("throughput", tables.points(lines)))
-    if even:
-        made.append(("break-even", tables.break_even(even)))
+    if places:
+        made.append(("throughput", tables.points(places)))
+    if any(panel.even for panel in places):
+        made.append(("break-even", tables.break_even(places)))
     files = {f"{name}.csv": table.csv().encode() for name, table in made}
     if logs:
         files["turns.csv"] = tables.turns(logs).csv().encode()
@@ -51,7 +50,7 @@ def report(logs: Sequence[Counted], grids: Sequence[Path] = (), *, figures: bool
     if figures:
         from outrider.netsim.report.draw import draw
 
-        drawn = draw(logs, groups, lines, even)
+        drawn = draw(logs, groups, places)
         files |= drawn
         words += "\n" + "".join(f"![{name}]({name})\n" for name in drawn if name.endswith(".svg"))
     return {"report.md": words.encode(), **files}

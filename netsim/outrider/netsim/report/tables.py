@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outrider.client.events import Label
-from outrider.netsim.report.grid import BreakEven, Curve
+from outrider.netsim.report.grid import Panel
 from outrider.netsim.report.tally import Counted, Tally, by_category
 from outrider.shared.textstream import printable
 
@@ -137,23 +137,25 @@ def turns(logs: Iterable[Counted]) -> Table:
     return Table("Turns", (*head, *FIGURES[1:]), rows)
 
 
-def points(curves: Sequence[Curve]) -> Table:
+def points(panels: Sequence[Panel]) -> Table:
     """Throughput by mode and round trip."""
     rows = tuple(
-        (curve.mode, rtt, rate)
-        for curve in curves
+        (panel.where, curve.name, rtt, rate)
+        for panel in panels
+        for curve in panel.curves
         for rtt, rate in zip(curve.rtt_ms, curve.tokens_per_s, strict=True)
     )
-    return Table("Throughput by round trip", ("mode", "RTT ms", "tokens/s"), rows)
+    return Table("Throughput by round trip", ("where", "mode", "RTT ms", "tokens/s"), rows)
 
 
-def break_even(found: Sequence[BreakEven]) -> Table:
+def break_even(panels: Sequence[Panel]) -> Table:
     """Where modes cross streaming."""
     rows = tuple(
-        (each.mode, each.rtt_ms, each.tokens_per_s, "shorter" if each.wins_below else "longer")
-        for each in found
+        (panel.where, each.name, each.rtt_ms, each.tokens_per_s, "shorter" if each.wins_below else "longer")
+        for panel in panels
+        for each in panel.even
     )
-    columns = ("mode", "RTT ms", "tokens/s", "faster than streaming at round trips that are")
+    columns = ("where", "mode", "RTT ms", "tokens/s of both", "faster than streaming at round trips that are")
     return Table("Break-even with plain streaming", columns, rows)
 
 
