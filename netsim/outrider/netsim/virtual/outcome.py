@@ -25,6 +25,8 @@ class Outcome:
     """From the question to the first token on display, of the answers that had one."""
     gaps_s: tuple[float, ...]
     """Between moments at which new tokens appeared; provisional ones count."""
+    rounds_s: tuple[float, ...]
+    """Per round (of unary calls: per call) from sending to verdict."""
     rounds: int
     round_tokens: int
     drafted: int
@@ -50,6 +52,7 @@ class Outcome:
             seconds=max(display.last_at, session.now),
             firsts_s=() if display.first_at == math.inf else (display.first_at,),
             gaps_s=tuple(display.gaps_s),
+            rounds_s=tuple(counts.rounds_s),
             rounds=counts.rounds,
             round_tokens=counts.round_tokens,
             drafted=counts.drafted,
@@ -80,6 +83,7 @@ class Outcome:
             "gap_p50_s": quantile(self.gaps_s, 0.5),
             "gap_p95_s": quantile(self.gaps_s, 0.95),
             "longest_gap_s": quantile(self.gaps_s, 1.0),
+            "round_p95_s": quantile(self.rounds_s, 0.95),
             "rounds": rounds,
             "tau": self.round_tokens / rounds if rounds else None,
             "calls_per_token": self.calls / tokens if tokens else None,
@@ -97,7 +101,7 @@ class Outcome:
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
     """Answers one after the other: sums, all gaps and first tokens."""
-    lists = ("gaps_s", "firsts_s")
+    lists = ("gaps_s", "firsts_s", "rounds_s")
     sums: dict[str, Any] = {
         name: sum(getattr(one, name) for one in outcomes)
         for name in Outcome.__dataclass_fields__

@@ -71,6 +71,7 @@ def rounds(session: Session) -> Passes:
             counts.drafted += nodes
             counts.accepted += path
         counts.rounds += 1
+        counts.rounds_s.append(answered - sent)
         counts.round_tokens += tokens
         if session.journal is not None:
             _note(session, sized, (sent, answered, began - arrival, ended - began), nodes, path, late)

@@ -7,7 +7,7 @@ what this session has measured so far.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.client.pacing import DraftPacing
 from outrider.client.timers import Backoff, Deadlines
@@ -48,6 +48,8 @@ class Counts:
     bytes_up: int = 0
     bytes_down: int = 0
     reconnects: int = 0
+    rounds_s: list[float] = field(default_factory=list)
+    """Per round (of unary calls: per call) from sending to verdict."""
 
 
 class Session:

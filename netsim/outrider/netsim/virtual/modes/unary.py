@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from outrider.netsim.virtual.opening import NEVER, begin, down, find, first_token, up
+from outrider.netsim.virtual.opening import NEVER, begin, find, first_token
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
-from outrider.netsim.virtual.sizes import CALL_DOWN, CALL_UP, draft_bytes, verdict_bytes
+from outrider.netsim.virtual.sizes import CALL_DOWN, CALL_UP, FRAMING, draft_bytes, verdict_bytes
 
 NAME = "unary"
 DRAFTS = None
@@ -23,20 +23,25 @@ def call(session: Session) -> Passes:
     """One call."""
     sent = session.now
     session.counts.calls += 1
-    arrival = up(session, draft_bytes(0, chain=True) + CALL_UP, sent)
+    link, question, reply_bytes = session.link, draft_bytes(0, chain=True), verdict_bytes(1)
+    session.counts.bytes_up += question
+    arrival = link.up.send(question + FRAMING + CALL_UP, sent)
     answered = NEVER
     if arrival < NEVER:
         began, ended = yield (arrival, 1, 1)
         session.counts.forward_s += session.cost.seconds(1)
-        answered = down(session, verdict_bytes(1) + CALL_DOWN, ended)
+        session.counts.bytes_down += reply_bytes
+        answered = link.down.send(reply_bytes + FRAMING + CALL_DOWN, ended)
     if answered - sent > session.deadlines.dead():
         there, opened = find(session, sent, sent + session.deadlines.dead(), 0)
         answered = NEVER
         if opened < NEVER:
-            answered = max(down(session, verdict_bytes(1) + CALL_DOWN, there), opened)
+            session.counts.bytes_down += reply_bytes
+            answered = max(link.down.send(reply_bytes + FRAMING + CALL_DOWN, there), opened)
     elif arrival < NEVER:
         session.deadlines.sample(answered - sent, int(1e6 * (began - arrival)), int(1e6 * (ended - began)))
     if answered == NEVER:
         session.cut_off = True
         return
+    session.counts.rounds_s.append(answered - sent)
     session.commit(answered, 1)
