@@ -5,10 +5,10 @@
     python benchmarks/disconnection.py --prompts PROMPTS/humaneval --prompts PROMPTS/gsm8k --minutes 90
 
 The target answers every task once (greedy); at each cut each drafter writes the rest alone, once, and the target reads
-it. Then tasks of HumanEval are sampled for pass@k. Records go to a file in the cache as they are made, so the command can
-be stopped and started again; what the budget leaves undone is left out and counted. Results: ``disconnection.json``,
-``.md`` and two figures in ``results/`` (figures need the ``sim`` extra). Generated programs run in a sandbox; what it is
-made of here is printed and recorded, and a weak one is refused without ``--weak-sandbox``.
+it. Then tasks of HumanEval are sampled for pass@k. Records go to a file in the cache as they are made, so the command
+can be stopped and started again; what the budget leaves undone is left out and counted. Results: ``disconnection.json``
+and ``.md`` and two figures in ``results/`` (figures need the ``sim`` extra). Generated programs run in a sandbox; what
+it is made of here is printed and recorded, and a weak one is refused without ``--weak-sandbox``.
 """
 
 from __future__ import annotations

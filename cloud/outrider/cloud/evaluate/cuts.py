@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outrider.client.cost import pass_s
 from outrider.client.drafter import Budget, Drafter, common_prefix
@@ -51,6 +51,7 @@ def write_alone(drafter: Drafter, case: Case, cut: int, limit: int, stop_ids: Se
     # What `outrider.client.rounds` asks for while nothing comes: short chains that do not go round in circles.
     budget = Budget(max_nodes=DEPTH, max_depth=DEPTH, sampling=case.sampling, alone_from=committed)
     start_at(drafter, case, committed - 1)
+    drafter.propose(replace(budget, max_nodes=1, max_depth=1))  # reads the text, as a session's rounds had done before
     line: list[int] = []
     begun = time.thread_time()
     while len(line) < limit and not (line and line[-1] in stop_ids):
