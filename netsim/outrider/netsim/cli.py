@@ -28,7 +28,8 @@ from outrider.netsim.report.cli import report
 from outrider.netsim.scenario.cli import mount as mount_scenarios
 from outrider.netsim.settings import LaneSettings, LinkSettings
 from outrider.netsim.theory.cli import theory
-from outrider.netsim.traces import read
+from outrider.netsim.traces.read import follow
+from outrider.netsim.tun.cli import tun
 from outrider.netsim.virtual.cli import sweep
 from outrider.shared.program import run, version_option
 
@@ -113,7 +114,7 @@ def proxy_command(
     """Make a port behave like a link: forward LISTEN to UPSTREAM with delay, rate, loss and faults, until Ctrl-C."""
     chosen = profile(profile_name)
     _refuse_both(trace=trace, trace_up=trace_up, down_mbit=down_mbit, up_mbit=up_mbit)
-    link = traced(chosen.link, trace, trace_up, seed).override(
+    link = follow(chosen.link, trace, trace_up, seed).override(
         rtt_ms=rtt_ms, jitter_ms=jitter_ms, down_mbit=down_mbit, up_mbit=up_mbit, loss=loss
     )
     scripted = {
@@ -136,13 +137,6 @@ def proxy_command(
             log=sink,
         )
         asyncio.run(_serve(proxy, chosen, None if control is None else address("control", control)))
-
-
-def traced(link: LinkSettings, trace: str | None, trace_up: str | None, seed: int) -> LinkSettings:
-    """The link that follows the traces named, `[format:]path`, or itself. Raises `BadConfig`, `BadTrace`."""
-    down = None if trace is None else read(trace, seed=seed)
-    up = None if trace_up is None else read(trace_up, seed=seed)
-    return link.following(down, up)
 
 
 def _refuse_both(
@@ -318,6 +312,7 @@ def _mount_faults() -> None:
 
 _mount_faults()
 app.command("theory")(theory)
+app.command("tun")(tun)
 mount_scenarios(app)
 app.command("sweep")(sweep)
 app.command("replay")(replay)

@@ -106,36 +106,54 @@ class _Delay:
         return current
 
 
-class _Losses:
-    """Gilbert-Elliott losses (bad state loses everything) turned into the seconds TCP needs to repair them.
+class Bursts:
+    """Gilbert-Elliott losses: which packets are lost (all of them in the bad state).
 
     With mean burst b and share L: r = 1/b leaves the bad state, p = L r / (1 - L) enters it.
     """
 
-    def __init__(self, settings: LaneSettings, rtt_s: float, rng: random.Random) -> None:
+    def __init__(self, settings: LaneSettings, rng: random.Random) -> None:
         self._share = settings.loss
         self._leave = 1 / settings.burst
         self._enter = settings.loss * self._leave / (1 - settings.loss)
-        self._rtt_s = rtt_s
         self._rng = rng
         self._bad = False
         self._last = -math.inf
+
+    def at(self, now: float) -> None:
+        """Packets come at `now`; after a silence the chain has forgotten its state."""
+        if now - self._last > BURST_MEMORY_S:
+            self._bad = self._rng.random() < self._share
+        self._last = now
+
+    def lost(self) -> bool:
+        """Whether the next packet is lost."""
+        was_bad = self._bad
+        self._bad = self._rng.random() < (1 - self._leave if was_bad else self._enter)
+        return was_bad
+
+
+class _Losses:
+    """Lost packets turned into the seconds TCP needs to repair them."""
+
+    def __init__(self, settings: LaneSettings, rtt_s: float, rng: random.Random) -> None:
+        self._share = settings.loss
+        self._rtt_s = rtt_s
+        self._rng = rng
+        self._bursts = Bursts(settings, rng)
 
     def repair_s(self, now: float, packets: int, followed: bool) -> float:
         """Extra seconds for a write of `packets` packets; `followed`: enough others come right behind it."""
         if self._share == 0 or packets == 0:
             return 0.0
-        if now - self._last > BURST_MEMORY_S:
-            self._bad = self._rng.random() < self._share
-        self._last = now
+        self._bursts.at(now)
         lost = False
         arrived_after = 0
         for _ in range(packets):
-            if self._bad:
+            if self._bursts.lost():
                 lost, arrived_after = True, 0
             else:
                 arrived_after += 1
-            self._bad = self._rng.random() < (1 - self._leave if self._bad else self._enter)
         if not lost:
             return 0.0
         fast = followed or arrived_after >= DUPLICATE_ACKS

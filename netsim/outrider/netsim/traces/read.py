@@ -12,6 +12,7 @@ from pathlib import Path
 
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults.parse import duration
+from outrider.netsim.settings import LinkSettings
 from outrider.netsim.traces import joint, mahimahi, per_second, seconds
 from outrider.netsim.traces.source import Source, is_number
 from outrider.netsim.traces.trace import Trace
@@ -43,6 +44,13 @@ def read(text: str, *, seed: int = 0) -> Trace:
         _refuse_unknown(path, form, options, frozenset())
         trace = mahimahi.load(source) if form == "mahimahi" else seconds.load(source)
     return trace.shifted(begin)
+
+
+def follow(link: LinkSettings, trace: str | None, trace_up: str | None, seed: int) -> LinkSettings:
+    """The link following the traces named, each as `read` takes it, or itself. Raises `BadConfig`, `BadTrace`."""
+    down = None if trace is None else read(trace, seed=seed)
+    up = None if trace_up is None else read(trace_up, seed=seed)
+    return link.following(down, up)
 
 
 def split(text: str) -> tuple[str | None, str, dict[str, str]]:
