@@ -35,8 +35,8 @@ from outrider.shared.errors import ConfigError
 
 LISTENING = "outrider-cloud listening on "
 PROMPT = "Write a Python function that returns the sum of a list of numbers, then explain it step by step."
-START_S = 150.0
-"""Longest wait for the verifier: the first start converts the target."""
+START_S = 300.0
+"""Longest wait for the verifier: the first start converts the target, and the machine may have other work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,6 +73,7 @@ def test_a_dry_run_says_what_will_happen_when() -> None:
         (("run", "nowhere.toml"), "expected a file that can be read"),
         (("run", "flight", "--mode", "fast"), "expected one of stream"),
         (("run", "flight", "--text"), "add --log FILE"),
+        (("run", "flight", "--server", "host.example:50051"), "add --insecure"),
         (("scenarios", "nowhere"), "expected a file or one of commuter"),
     ],
 )
@@ -92,3 +93,17 @@ def test_a_bad_scenario_leaves_no_log_behind(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ("run", str(ride), "--log", str(log)), standalone_mode=False)
     assert isinstance(result.exception, BadScenario)
     assert not log.exists()
+
+
+def test_the_example_of_the_documentation_is_a_scenario(tmp_path: Path) -> None:
+    """What `docs/simulations.md` shows can be copied: with its files beside it, it parses and has a timeline."""
+    page = (Path(__file__).resolve().parents[3] / "docs" / "simulations.md").read_text(encoding="utf-8")
+    text = page.split("```toml\n")[1].split("```")[0]
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "why?"}\n' * 8)
+    for name in ("drive.down", "drive.up"):
+        (tmp_path / name).write_text("".join(f"{moment}\n" for moment in range(1, 1001)))
+    scenario = read(tmp_path / "mine.toml")
+    assert [phase.name for phase in scenario.phases] == ["station", "tunnel", "my own", "measured"]
+    assert len(scenario.faults) == 2 and len(scenario.questions) == 8
+    assert len(entries(Ride(scenario))) > len(scenario.phases)

@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -199,12 +199,17 @@ def _server(address: str | None, insecure: bool, dtype: str, console: Console) -
     """The verifier that was named, or one in a process of its own until the block ends."""
     from outrider.netsim.demo import DemoSettings, verifier
     from outrider.netsim.scenario.device import Server
-    from outrider.shared.transport import split_address
+    from outrider.shared.transport import is_loopback, split_address
 
     if address is not None:
         split_address(address)
-        with nullcontext():
-            yield Server(address=address, insecure=insecure)
+        if not (insecure or is_loopback(address)):
+            raise BadConfig(
+                "--server",
+                f"expected an address on loopback, got {address}: the device speaks plain text through the proxy; "
+                "add --insecure, or give the local end of a tunnel",
+            )
+        yield Server(address=address, insecure=insecure)
         return
     console.print("starting the verifier (the first time, it converts its target: about half a minute) …")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the verifier must not outlive this
