@@ -13,6 +13,7 @@ from outrider.netsim.virtual.planner import LIMITS, Sized
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import FRAMING, draft_bytes, rows_bytes, verdict_bytes
+from outrider.netsim.virtual.steady import run_rounds, steady_of
 
 
 def rounds(session: Session) -> Passes:
@@ -20,7 +21,12 @@ def rounds(session: Session) -> Passes:
     counts, deadlines, row_bytes = session.counts, session.deadlines, session.row_bytes
     send_up, send_down = session.link.up.send, session.link.down.send
     level_s, rows_s, excess_s = session.device.step.level_s(1), session.cost.rows_s, session.cost.excess_s
+    steady = steady_of(session)
     while session.left and not session.cut_off:
+        if steady is not None and not session.tail:
+            run_rounds(session, steady)
+            if not session.left:
+                return
         sized = session.sized()
         if sized.streams:
             return

@@ -42,6 +42,7 @@ class Setup:
 def simulate(setup: Setup, mode: Mode) -> Outcome:
     """One answer on a verifier of its own."""
     session = setup.session(mode)
+    session.solo = True
     serve_alone(mode.run(session), setup.cost)
     return Outcome.of(session)
 

@@ -74,6 +74,8 @@ class Session:
         self.display, self.counts = Display(), Counts()
         self.journal = journal
         self.drafts_ahead = True
+        self.solo = False
+        """It has its verifier for itself."""
         self.now = 0.0
         self.committed = 0
         """Tokens of the answer that the device holds as decided."""

@@ -8,6 +8,7 @@ from outrider.netsim.virtual.opening import NEVER, alone, find, up
 from outrider.netsim.virtual.server import Reply, Request
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import FRAMING, commit_bytes, rows_bytes, steer_bytes
+from outrider.netsim.virtual.steady import run_stream, steady_of
 
 STEER_TOKENS = 16
 """As the device: a window is sent again after so many tokens."""
@@ -21,9 +22,14 @@ def steer(session: Session, now: float) -> float:
 
 def stream(session: Session, start: float, count: int) -> Generator[Request, Reply, float]:
     """``count`` tokens from ``start`` on. Returns when the verifier had the last one (inf: the link is gone)."""
+    session.counts.bytes_up += count // STEER_TOKENS * steer_bytes()
+    steady = steady_of(session)
+    if steady is not None:
+        ended = run_stream(session, steady, start, count)
+        if ended is not None:
+            return ended
     reply = yield (start, 1, count)
     session.counts.forward_s += count * session.cost.seconds(1)
-    session.counts.bytes_up += count // STEER_TOKENS * steer_bytes()
     ends = reply[1:]
     taken = 0
     while taken < count:

@@ -6,6 +6,7 @@ from outrider.netsim.virtual.opening import NEVER, begin, find, first_token
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import CALL_DOWN, CALL_UP, FRAMING, draft_bytes, verdict_bytes
+from outrider.netsim.virtual.steady import run_calls, steady_of
 
 NAME = "unary"
 DRAFTS = None
@@ -15,6 +16,9 @@ def run(session: Session) -> Passes:
     """Ask, wait, ask again. A call that is not answered in time is made again on a new connection."""
     ready = yield from begin(session)
     ended = NEVER if ready == NEVER else (yield from first_token(session, ready))
+    steady = steady_of(session)
+    if steady is not None:
+        run_calls(session, steady)
     while ended < NEVER and session.left and not session.cut_off:
         yield from call(session)
 
