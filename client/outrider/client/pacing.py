@@ -16,6 +16,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from outrider.client.cost import StepCost, pass_s
 from outrider.client.drafter import Law, Prices
@@ -238,12 +241,28 @@ def choose(
     max_nodes, max_depth = most
     if max_depth < 1 or max_nodes < 1:
         return Choice(Size(0, 0, 0, 0.0), 1.0 / (fixed_s + pass_s(cost, 1)))
-    fixed = [fixed_s + pass_s(cost, nodes + 1) for nodes in range(max_nodes + 1)]
-    choices = (
-        Choice(size, (1.0 + size.expected) / (draft_s(size, step) + fixed[size.nodes]))
-        for size in sizes(law, tree, most)
+    every, (nodes, depth, fed, expected) = _columns(law, tree, most)
+    fixed = fixed_s + np.array(_passes(cost, max_nodes + 1))
+    rates = (1.0 + expected) / (depth * step.pass_s + fed * step.node_s + fixed[nodes])
+    best = np.flatnonzero(rates == rates.max())
+    size = min((every[index] for index in best), key=lambda size: (size.nodes, size.depth))
+    return Choice(size, float(rates.max()))
+
+
+@lru_cache(maxsize=256)
+def _columns(law: Law, tree: bool, most: tuple[int, int]) -> tuple[tuple[Size, ...], tuple[Any, ...]]:
+    """`sizes`, and nodes, depth, fed and expected tokens of them all as arrays: choosing is one expression."""
+    every = sizes(law, tree, most)
+    nodes, depth, fed = (
+        np.array([getattr(size, name) for size in every]) for name in ("nodes", "depth", "fed")
     )
-    return max(choices, key=lambda choice: (choice.tokens_per_s, -choice.size.nodes, -choice.size.depth))
+    return every, (nodes, depth, fed, np.array([size.expected for size in every]))
+
+
+@lru_cache(maxsize=64)
+def _passes(cost: CostCurve, widest: int) -> tuple[float, ...]:
+    """Seconds of passes of 1, 2, … ``widest`` rows."""
+    return tuple(pass_s(cost, width) for width in range(1, widest + 1))
 
 
 def with_dry(choice: Choice, inputs: PacingInputs) -> Choice:
@@ -258,8 +277,8 @@ def with_dry(choice: Choice, inputs: PacingInputs) -> Choice:
 @lru_cache(maxsize=1024)
 def prices_of(rate: float, nodes: int, cost: CostCurve, step: StepCost, law: Law) -> Prices:
     """What drafting up to ``nodes`` nodes costs where time brings ``rate`` tokens per second."""
-    alone = pass_s(cost, 1)
-    verify = tuple(rate * max(pass_s(cost, n + 1) - alone, 0.0) for n in range(nodes + 1))
+    passes = _passes(cost, nodes + 1)
+    verify = tuple(rate * max(seconds - passes[0], 0.0) for seconds in passes)
     return Prices(verify, rate * step.pass_s, rate * step.node_s, law)
 
 

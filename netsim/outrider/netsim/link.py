@@ -30,6 +30,8 @@ ROUNDING_BYTES = 2e-3
 """More than a trace's inverse may be off where a gap begins: the time `room_at` names does have the room."""
 BURST_MEMORY_S = 0.05
 """After this much silence the loss chain starts from its stationary state: bursts last in time, not in packets."""
+_UNUSED = random.Random(0)
+"""Of lanes that leave nothing to chance."""
 
 
 class LaneClock:
@@ -200,8 +202,14 @@ class Lane:
         """Lane time from which these settings hold; a trace begins here."""
         self.window_bytes = self._window(settings, rtt_s)
         """What one connection may have unreleased: the queue plus a round trip's worth, as a TCP window would."""
-        self._delay = _Delay(settings, redraw_s, random.Random(f"{seed}/delay"), time)
-        self._losses = _Losses(settings, rtt_s, random.Random(f"{seed}/loss"))
+        # Seeding costs more than a hundred draws: only where something will be drawn.
+        chance = settings.jitter_ms > 0, settings.loss > 0
+        delays, losses = (
+            random.Random(f"{seed}/{name}") if used else _UNUSED
+            for name, used in zip(("delay", "loss"), chance, strict=True)
+        )
+        self._delay = _Delay(settings, redraw_s, delays, time)
+        self._losses = _Losses(settings, rtt_s, losses)
         # Simulations admit millions of messages: what never changes is looked up once.
         self._rate = None if settings.trace is not None else settings.bytes_per_s
         self._steady_s = self._delay.steady_s

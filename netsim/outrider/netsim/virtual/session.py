@@ -70,7 +70,7 @@ class Session:
         self.fortune = luck(answer.seed, answer.tokens)
         self.first, self.cumulated = device.acceptance.first, device.acceptance.cumulated
         self.deadlines = Deadlines()
-        self.backoff = Backoff(random.Random(answer.seed))
+        self._backoff: Backoff | None = None
         self.display, self.counts = Display(), Counts()
         self.journal = journal
         self.drafts_ahead = True
@@ -90,6 +90,13 @@ class Session:
         """First guesses that came to be judged, and those that were right."""
         self.cut_off = False
         """The link is gone for good: what is left was written alone, or not at all."""
+
+    @property
+    def backoff(self) -> Backoff:
+        """The waits between attempts to find the link again."""
+        if self._backoff is None:
+            self._backoff = Backoff(random.Random(self.answer.seed))
+        return self._backoff
 
     @property
     def drafts(self) -> bool:
