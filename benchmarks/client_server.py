@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,13 @@ class Place:
 
     def at(self, number: int) -> LinkSettings:
         """The link of answer number ``number``."""
-        if self.down is None:
-            return self.settings
-        by_s = TRACE_STEP_S * number
-        up = None if self.up is None else self.up.shifted(by_s)
-        return self.settings.following(self.down.shifted(by_s), up)
+        return self.settings if self.down is None else _shifted(self.settings, self.down, self.up, number)
+
+
+@cache
+def _shifted(settings: LinkSettings, down: Trace, up: Trace | None, number: int) -> LinkSettings:
+    by_s = TRACE_STEP_S * number
+    return settings.following(down.shifted(by_s), None if up is None else up.shifted(by_s))
 
 
 def places(traces: Sequence[str]) -> Iterator[Place]:

@@ -89,6 +89,8 @@ class Planner:
         told = device.told  # as `pacing.estimate_alpha` weighs it
         self.weight = MEASURED_GUESSES if told else PRIOR_GUESSES
         self.prior = self.weight * (trunk_mean(told) if told else PRIOR_ALPHA / 100)
+        self.steady: dict[tuple[float, ...], object] = {}
+        """What `virtual.steady` has worked out for devices of this kind, by the constants of their link."""
         self._made: dict[Key, Sized] = {}
 
     def sized(

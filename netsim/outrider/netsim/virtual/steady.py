@@ -34,8 +34,8 @@ class Fixed:
 
     sent_s: float
     answered_s: float
+    round_s: float
     rtt_s: float
-    tokens: int
     bytes_down: int
 
 
@@ -48,8 +48,7 @@ class Steady:
     down_s: float
     down_rate: float
     rounds: dict[tuple[int, int], Fixed | None] = field(default_factory=dict)
-    kept: list[Sized] = field(default_factory=list)
-    """Whose numbers (`id`) are keys above."""
+    """By what is drafted (its `id`: planners never forget what they made) and how much of it is accepted."""
 
     def up(self, nbytes: int) -> float:
         """Seconds of a message of the device."""
@@ -67,7 +66,14 @@ def steady_of(session: Session) -> Steady | None:
     calm = link.up.free and link.down.free and link.next_token is None and session.journal is None
     if not (session.solo and calm and _constant(up) and _constant(down)):
         return None
-    return Steady(up.delay_ms / 1e3, up.bytes_per_s, down.delay_ms / 1e3, down.bytes_per_s)
+    made = session.planner.steady if session.planner is not None else {}
+    constants = (up.delay_ms, up.bytes_per_s, down.delay_ms, down.bytes_per_s)
+    found = made.get(constants)
+    if not isinstance(found, Steady):
+        found = made[constants] = Steady(
+            up.delay_ms / 1e3, up.bytes_per_s, down.delay_ms / 1e3, down.bytes_per_s
+        )
+    return found
 
 
 def _constant(lane: LaneSettings) -> bool:
@@ -77,68 +83,80 @@ def _constant(lane: LaneSettings) -> bool:
 
 def run_rounds(session: Session, steady: Steady) -> None:
     """Rounds as long as each begins with nothing drafted ahead; the session is then as the general moves leave it."""
-    sized_of, deadlines, counts, display = session.sized, session.deadlines, session.counts, session.display
-    fortune, first, cumulated, gaps = (
-        session.fortune,
-        session.first,
-        session.cumulated,
+    if session.link.down.lane.backlog_bytes(session.now) > 0 or session.planner is None:
+        return  # rows of the prompt are still on their way
+    deadlines, counts = session.deadlines, session.counts
+    fortune, first, cumulated = session.fortune, session.first, session.cumulated
+    gaps, rounds_s, known, sized_of = (
         session.display.gaps_s,
+        counts.rounds_s,
+        steady.rounds,
+        session.planner.sized,
     )
     level_s, excess_s = session.device.step.level_s(1), session.cost.excess_s
-    if session.link.down.lane.backlog_bytes(session.now) > 0:  # rows of the prompt are still on their way
-        return
-    while session.left and not session.tail:
-        sized = sized_of()
+    prompt, drafts_ahead = session.answer.prompt, session.drafts_ahead
+    now, free, left, srtt = session.now, session.drafter_free, session.left, deadlines.srtt_s or 0.0
+    at, right, judged, late = session.committed, session.right, session.judged, session.excess_s
+    tail, began, last = 0, counts.rounds, session.display.last_at
+    while left and not tail:
+        sized = sized_of(judged, right, srtt, deadlines.queue_s + late, prompt + at, left)
         if sized.streams:
-            return
-        shape, at, most = sized.shape, session.committed, session.left - 1
+            break
+        shape, most = sized.shape, left - 1
         if sized.chain:
             path, stop = 0, shape.depth if shape.depth < most else most
             while path < stop and fortune[at + path] < first[path]:
                 path += 1
         else:
-            path = min(len(shape.accepted(fortune, at, cumulated)), most)
-        fixed = steady.rounds.get((id(sized), path), _NEW)
+            path = len(shape.accepted(fortune, at, cumulated))
+            path = path if path < most else most
+        fixed = known.get((id(sized), path), _NEW)
         if fixed is _NEW:
             fixed = _work_out(session, steady, sized, path)
-        if fixed is None or deadlines.srtt_s is None:
-            return
-        begin = session.now if session.now > session.drafter_free else session.drafter_free
-        trunk = shape.trunk if shape.trunk < session.left else session.left
-        ahead = min(sized.ahead, session.left - trunk) if session.drafts_ahead else 0
-        session.now = now = begin + fixed.answered_s
-        session.drafter_free = begin + fixed.sent_s + ahead * level_s
-        gaps.append(now - display.last_at)
-        display.last_at = now
-        deadlines.srtt_s += (fixed.rtt_s - deadlines.srtt_s) / 8
-        session.excess_s += 0.2 * (excess_s - session.excess_s)
-        foreseen, tail = path, trunk + ahead
-        if not sized.chain or path == trunk:
-            foreseen, stop = 0, tail if tail < fixed.tokens else fixed.tokens
+        if fixed is None:
+            break
+        begin = now if now > free else free
+        trunk = shape.trunk if shape.trunk < left else left
+        ahead = min(sized.ahead, left - trunk) if drafts_ahead else 0
+        now = begin + fixed.answered_s
+        free = begin + fixed.sent_s + ahead * level_s
+        gaps.append(now - last)
+        rounds_s.append(fixed.round_s)
+        last = now
+        srtt += (fixed.rtt_s - srtt) / 8
+        late += 0.2 * (excess_s - late)
+        tokens = path + 1
+        if sized.chain and path < trunk:
+            foreseen = path
+        else:
+            foreseen, stop = 0, tokens if tokens < trunk + ahead else trunk + ahead
             while foreseen < stop and fortune[at + foreseen] < first[foreseen]:
                 foreseen += 1
         if trunk:
-            right = min(foreseen, path, trunk)
-            session.right += right
-            session.judged += right + 1 if right < trunk else trunk
+            hit = min(foreseen, path, trunk)
+            right += hit
+            judged += hit + 1 if hit < trunk else trunk
             counts.drafted += sized.nodes
             counts.accepted += path
-        if foreseen == fixed.tokens:
-            session.tail = tail - foreseen
-            session.offset = foreseen if session.tail else 0
-        session.committed += fixed.tokens
-        session.left -= fixed.tokens
-        counts.calls += 1
+        if foreseen == tokens:
+            tail = trunk + ahead - foreseen
+            session.offset = foreseen if tail else 0
+        at += tokens
+        left -= tokens
         counts.rounds += 1
-        counts.round_tokens += fixed.tokens
-        counts.rounds_s.append(fixed.answered_s - fixed.sent_s)
         counts.forward_s += sized.verify_s
         counts.bytes_up += sized.nbytes
         counts.bytes_down += fixed.bytes_down
-    session.progress_at = session.now
+    counts.calls += counts.rounds - began
+    counts.round_tokens += at - session.committed
+    session.now, session.display.last_at = now, last
+    session.drafter_free, session.tail, session.excess_s = free, tail, late
+    session.committed, session.left, session.right, session.judged = at, left, right, judged
+    if counts.rounds > began:
+        session.progress_at, deadlines.srtt_s = now, srtt
 
 
-_NEW = Fixed(0.0, 0.0, 0.0, 0, 0)
+_NEW = Fixed(0.0, 0.0, 0.0, 0.0, 0)
 
 
 def _work_out(session: Session, steady: Steady, sized: Sized, path: int) -> Fixed | None:
@@ -151,9 +169,9 @@ def _work_out(session: Session, steady: Steady, sized: Sized, path: int) -> Fixe
     soon = through_s < session.cost.seconds(1) + steady.up_s + steady.down_s
     fine = soon and answered_s - sized.draft_s < SURELY_S
     nbytes = verdict_bytes(tokens) + rows
-    fixed = Fixed(sized.draft_s, answered_s, trip_s, tokens, nbytes) if fine else None
+    round_s = answered_s - sized.draft_s
+    fixed = Fixed(sized.draft_s, answered_s, round_s, trip_s, nbytes) if fine else None
     steady.rounds[id(sized), path] = fixed
-    steady.kept.append(sized)
     return fixed
 
 
