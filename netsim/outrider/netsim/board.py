@@ -12,7 +12,10 @@ from outrider.netsim.state import Stats
 
 
 class Board:
-    """Implements `faults.Controls`. `on_listen(wanted)` is called when refusing begins and ends."""
+    """Implements `faults.Controls`. `on_listen(wanted)` is called when refusing begins and ends.
+
+    `now` is the time at which a fault takes effect: of a planned one the time of its plan, which may be a little past.
+    """
 
     def __init__(self, link: Link, now: Callable[[], float], on_listen: Callable[[bool], None]) -> None:
         self._lanes: dict[Direction, Lane] = link.lanes()

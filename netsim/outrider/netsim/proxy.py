@@ -64,7 +64,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
-        self._board = Board(Link(self.link, seed), self.now, self._set_listening)
+        self._board = Board(Link(self.link, seed), self._moment, self._set_listening)
         self._injector = Injector(self._schedule, self._board, seed=seed, record=self._record)
 
     async def __aenter__(self) -> Self:
@@ -119,6 +119,10 @@ class Proxy:
     def now(self) -> float:
         """Seconds since the proxy's start, monotonic."""
         return asyncio.get_running_loop().time() - self._origin
+
+    def _moment(self) -> float:
+        planned = self._injector.moment
+        return self.now() if planned is None else planned
 
     def on_token(self, token: int) -> None:
         """Report that the controller has seen token number `token`: faults scripted for it begin."""

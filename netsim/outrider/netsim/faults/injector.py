@@ -43,6 +43,8 @@ class Injector:
         self._open: dict[int, tuple[Fault, End]] = {}
         self._ends: list[tuple[float, int]] = []
         self._count = 0
+        self.moment: float | None = None
+        """While a planned fault begins or ends: when it was to. A late timer must not make an outage longer."""
 
     @property
     def open_faults(self) -> tuple[dict[str, Any], ...]:
@@ -106,6 +108,13 @@ class Injector:
         return min(moments, default=None)
 
     def _step(self, time: float, what: str) -> None:
+        self.moment = time
+        try:
+            self._carry_out(time, what)
+        finally:
+            self.moment = None
+
+    def _carry_out(self, time: float, what: str) -> None:
         if what == "end":
             self.end(heapq.heappop(self._ends)[1])
         elif what == "timed":
