@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outrider.client.answers import Answer, Finished
-from outrider.client.events import Audited, Begin, Emit, Finish, Label
+from outrider.client.events import Audited, Begin, Emit, Finish, Label, Propose
 from outrider.client.plan import Plan
 from outrider.client.report import as_json, lines
 from outrider.client.rules import asked_rule, rule_lines
@@ -47,6 +47,24 @@ def judged(number: int = 1) -> Verdict:
     """The draft's first three tokens, one of them judged, and a token of the target's own."""
     commit = Commit(1, 5, (66, 67, 68, 3), (A, J, A, TokenKind.RECOVERED))
     return Verdict(number, RoundOutcome.VERIFIED, commit, accepted=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "blind"),
+    [("coupled", False), ("judge", False), ("typical", False), ("look", True), ("delta", True)],
+)
+def test_drafts_guess_the_targets_draws_only_where_its_coins_are_shared(name: str, blind: bool) -> None:
+    """Elsewhere its likeliest tokens, under the same penalties; what is written alone is drawn as the turn asks."""
+    sampling = Sampling(1.0, seed=5, presence_penalty=0.5)
+    bench = MachineBench()
+    bench.begin(rule=Rule(name), sampling=sampling, max_new=100)
+    bench.attach()
+    asked = [action.budget for action in bench.take(Propose)]
+    guessed = replace(sampling, temperature=0.0) if blind else sampling
+    assert asked and {budget.sampling for budget in asked if budget.alone_from is None} == {guessed}
+    bench.wait(10)
+    alone = [action.budget for action in bench.take(Propose) if action.budget.alone_from is not None]
+    assert alone and {budget.sampling for budget in alone} == {sampling}
 
 
 @pytest.mark.parametrize("name", ["coupled", "look", "delta"])

@@ -12,6 +12,7 @@ from outrider.client.plan import Plan
 from outrider.shared.anchor import extend
 from outrider.shared.draft import Draft
 from outrider.shared.frames import DraftFrame, Feature, Steer
+from outrider.shared.rule_names import BLIND
 
 
 class RoundMachine(DrawMachine):
@@ -130,8 +131,9 @@ class RoundMachine(DrawMachine):
     def _ask(self, budget: Budget) -> None:
         turn = self.turn
         if turn is not None:
+            blind = turn.rule.name in BLIND and budget.alone_from is None
             told = {
-                "sampling": turn.sampling,
+                "sampling": replace(turn.sampling, temperature=0.0) if blind else turn.sampling,
                 "generated_from": turn.generated_from,
                 "stop_ids": turn.stop_ids,
             }

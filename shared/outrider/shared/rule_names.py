@@ -12,3 +12,8 @@ RUNS_AHEAD = frozenset(("greedy", "coupled", "delta", "look"))
 
 QUIET = frozenset(("greedy", "coupled"))
 """Rules that a device asks for unless it is told otherwise; a report on them says no more than their name."""
+
+BLIND = frozenset(("delta", "look"))
+"""Rules on ids alone whose target draws by coins that no device knows: a draft guesses its likeliest tokens, not its
+draws. Such a token is accepted with the target's probability of it, a draw of the drafter's with the mean of that.
+"""
