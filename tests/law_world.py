@@ -22,15 +22,18 @@ from outrider.client.drafters.growth import ROOT, Pool
 from outrider.client.machine_settings import Offline
 from outrider.client.plan import Plan
 from outrider.cloud.events import Verified, Verify
+from outrider.cloud.rounds import FIRST_WINDOW
 from outrider.cloud.rules import KNOWN, Nodes, read_parameters
 from outrider.cloud.table import SessionTable
 from outrider.cloud.table_state import TableSettings
 from outrider.shared.coins import Coins
 from outrider.shared.frames import Feature, Rule
 from outrider.shared.laws import SparseLaw
+from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling, law
 from outrider.shared.tokenizer import Tokenizer
-from tests.device import Device, tree
+from outrider.shared.warps import softmax
+from tests.device import Device, chain, tree
 from tests.harness import Handle, running_verifier
 from tests.toy_engine import ToyEngine
 from tests.toy_verifier import toy_loaded
@@ -160,12 +163,13 @@ class TableDrafter(SequenceDrafter):
             drawn = TableDrawn(budget, budget.drawing, self.ids, self._known)
             return self.count(draw(drawn, lambda node: self._entries(drawn.block(node))))
         pool = Pool(replace(budget, max_depth=min(budget.max_depth, budget.max_nodes)))
+        best = partial(self._best, budget=budget, count=pool.shape.children)
         paths: dict[int, list[int]] = {ROOT: text}
-        fresh = pool.add_level([ROOT], [self._best(text, budget)])
+        fresh = pool.add_level([ROOT], [best(text)])
         while frontier := pool.frontier(fresh):
             for node in frontier:
                 paths[node] = [*paths[pool.nodes[node].parent], pool.nodes[node].token_id]
-            fresh = pool.add_level(frontier, [self._best(paths[node], budget) for node in frontier])
+            fresh = pool.add_level(frontier, [best(paths[node]) for node in frontier])
         return self.count(pool.proposal()[0])
 
     @staticmethod
@@ -173,9 +177,14 @@ class TableDrafter(SequenceDrafter):
         return np.arange(SILENT, IDS), logits_of(block, 1)[SILENT:].astype(np.float64)
 
     @staticmethod
-    def _best(text: Sequence[int], budget: Budget) -> list[tuple[int, float]]:
-        chances = law(logits_of(block_of(text), 1), Sampling(1.0))
-        return [(int(token), float(np.log(chances[token]))) for token in np.argsort(-chances)[:3]]
+    def _best(text: Sequence[int], budget: Budget, count: int) -> list[tuple[int, float]]:
+        """The likeliest, or those that the shared noise makes so."""
+        scores = np.log(law(logits_of(block_of(text), 1), Sampling(1.0)))
+        if not budget.sampling.greedy:
+            scores = scores + gumbel(budget.sampling.seed, len(PROMPT) + len(text), None, IDS)
+        chances = softmax(scores)
+        best = np.argsort(-chances)[:count]
+        return [(int(token), float(np.log(chances[token]))) for token in best]
 
 
 @dataclass(slots=True)
@@ -237,8 +246,9 @@ class World:
 
 
 def plan_of(rule: Rule) -> Plan:
-    """Long chains or trees, and nothing else: no run-ahead that would let the target write by itself."""
-    return tree(20, 8) if rule.name in TREES else Plan(14, 14, reason="test")
+    """Long chains (longer than the verifier judges in one pass) or trees, and nothing else: no run-ahead that would let
+    the target write by itself."""
+    return tree(20, 8) if rule.name in TREES else chain(FIRST_WINDOW + 4)
 
 
 @contextmanager
