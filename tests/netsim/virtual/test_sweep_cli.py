@@ -121,7 +121,7 @@ def test_a_measured_drafter_on_a_measured_verifier(
         "tree_pass_ms": 6.0,
         "row_bytes": 500,
     }
-    row |= {"acceptance": [0.5, 0.6, None], "tau_tree24": 2.7}
+    row |= {"acceptance": [0.5, 0.6, None], "tau_chain6": 1.9, "tau_tree24": 2.7}
     (tmp_path / "drafters.json").write_text(json.dumps({"rows": [row]}), encoding="utf-8")
     curve = {"widths": [1, 8, 64], "costs_us": [40000, 41000, 90000], "prefill_us_per_token": 2000}
     (tmp_path / "cost.json").write_text(json.dumps(curve), encoding="utf-8")

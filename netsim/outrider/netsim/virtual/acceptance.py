@@ -8,8 +8,9 @@ text with the same luck, and the shares come out as recorded.
 from __future__ import annotations
 
 import heapq
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -21,6 +22,8 @@ from outrider.netsim.errors import BadConfig
 LONGEST = 4096
 """Depths for which thresholds are laid out: a tail drafted alone grows with no limit but the answer's."""
 BEYOND = 64
+FIT_CHAIN = 6
+"""The recorded chain by which the shares of first children are shifted."""
 FIT_NODES, FIT_DEPTH = 24, 8
 """The recorded tree by which the shares of lower ranks are fitted."""
 
@@ -92,23 +95,48 @@ def by_tau(tau: float, depth: int = 6) -> Acceptance:
     return Acceptance(by_alpha(low).law, f"tau {tau:g} in chains of {depth}")
 
 
-def recorded(first: Sequence[float | None], tau_tree: float | None, source: str) -> Acceptance:
-    """From measured acceptance by depth, and what trees of `FIT_NODES` nodes emitted.
+def recorded(
+    first: Sequence[float | None], tau_chain: float | None, tau_tree: float | None, source: str
+) -> Acceptance:
+    """From measured acceptance by depth, and what chains of `FIT_CHAIN` and trees of `FIT_NODES` nodes emitted.
 
-    Lower ranks were not recorded: they share out what the first one misses in the proportions that pacing assumes,
-    scaled so that the trees emit what was measured. Depths where nothing was judged are as the last one that was.
+    Shares by depth are means over texts of all kinds; where some are easy and some hard, their products promise more
+    than rounds brought. So they are shifted together, in log-odds, until chains emit what was measured. Lower ranks
+    were not recorded: they share out what the first one misses in the proportions that pacing assumes, scaled so that
+    trees emit what was measured. Depths where nothing was judged are as the last one that was.
     """
-    known = [share for share in first if share is not None]
+    known = [min(max(share, 0.0), 1.0) for share in first if share is not None]
     if not known:
         raise BadConfig("acceptance", "expected at least one recorded depth")
-    if tau_tree is None:
-        return Acceptance(_with_ranks(known, 1.0), source)
-    low, high = 0.0, 1.0 / sum(RANKS)
+    if tau_chain is not None:
+        shift = _fit(lambda by: _chain_tau([_shifted(share, by) for share in known]), tau_chain, -6.0, 6.0)
+        known = [_shifted(share, shift) for share in known]
+    scale = 1.0
+    if tau_tree is not None:
+        scale = _fit(
+            lambda by: Acceptance(_with_ranks(known, by)).tau(FIT_DEPTH, FIT_NODES, tree=True),
+            tau_tree,
+            0.0,
+            1.0 / sum(RANKS),
+        )
+    return Acceptance(_with_ranks(known, scale), source)
+
+
+def _fit(emitted: Callable[[float], float], wanted: float, low: float, high: float) -> float:
+    """Where a rising function emits ``wanted``, or the end of the interval that is nearer to it."""
     for _ in range(40):
         middle = (low + high) / 2
-        emitted = Acceptance(_with_ranks(known, middle)).tau(FIT_DEPTH, FIT_NODES, tree=True)
-        low, high = (middle, high) if emitted < tau_tree else (low, middle)
-    return Acceptance(_with_ranks(known, low), source)
+        low, high = (middle, high) if emitted(middle) < wanted else (low, middle)
+    return low
+
+
+def _shifted(share: float, by: float) -> float:
+    return share if share in (0.0, 1.0) else 1.0 / (1.0 + math.exp(-math.log(share / (1.0 - share)) - by))
+
+
+def _chain_tau(first: Sequence[float]) -> float:
+    law = tuple((share,) for share in first)
+    return Acceptance(law).tau(FIT_CHAIN, FIT_CHAIN, tree=False)
 
 
 def _with_ranks(first: Sequence[float], scale: float) -> Law:
@@ -169,15 +197,17 @@ class Shape:
         self, fortune: Sequence[float], position: int, cumulated: Sequence[Sequence[float]]
     ) -> tuple[int, ...]:
         """The rows that the target takes, in order, when the draft continues the text at ``position``."""
-        row = 0
+        row, children = 0, self.children
         path: list[int] = []
-        while kids := self.children[row]:
-            chance, shares = fortune[position], cumulated[len(path)]
-            found = next((kid for kid, share in zip(kids, shares, strict=False) if chance < share), 0)
-            if not found:
+        while kids := children[row]:
+            chance = fortune[position]
+            for kid, share in zip(kids, cumulated[len(path)], strict=False):
+                if chance < share:
+                    break
+            else:
                 break
-            path.append(found)
-            row, position = found, position + 1
+            path.append(kid)
+            row, position = kid, position + 1
         return tuple(path)
 
 

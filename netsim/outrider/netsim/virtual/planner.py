@@ -41,6 +41,10 @@ FEATURES = frozenset({Feature.TREES, Feature.RUN_AHEAD, Feature.STATE_ROWS})
 LIMITS = Limits()
 Key = tuple[int, int, int, bool]
 """Acceptance in percent, overhead of a round in ms (from 100 on in tens), tokens left, whether drafts are tried."""
+PLENTY = MAX_DEPTH + 2
+"""Tokens left, or more: no draft is shortened by the answer's end."""
+CERTAIN = 10**6
+"""Guesses after which the prior does not matter: decisions are made from the percentage alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +108,17 @@ class Planner:
         alpha = round(100 * (right + self.prior) / (judged + self.weight))
         over_s = late_s + (ASSUMED_RTT_S if rtt_s is None else rtt_s)
         over_ms = round(over_s * 1e3) if over_s < 0.1 else 10 * round(over_s * 1e2)
-        room_left = left if left < MAX_DEPTH + 2 else MAX_DEPTH + 2
-        key = (alpha, over_ms, room_left, length % TRY_EVERY < TRY_FOR)
-        found = self._made.get(key)
+        trying = length % TRY_EVERY < TRY_FOR
+        found = self._made.get((alpha, over_ms, PLENTY, trying))
         if found is None:
-            found = self._made[key] = self._decide(key, judged, right, length)
-        return found
+            found = self._decide((alpha, over_ms, PLENTY, trying), length)
+        if left > found.shape.depth or found.streams:
+            return found  # what is left of the answer does not matter
+        key = (4 * round(alpha / 4), over_ms, left, trying)
+        return self._made.get(key) or self._decide(key, length)
 
-    def _decide(self, key: Key, judged: int, right: int, length: int) -> Sized:
-        _, over_ms, left, _ = key
+    def _decide(self, key: Key, length: int) -> Sized:
+        alpha, over_ms, left, _ = key
         device, pacing = self._device, self._pacing
         inputs = PacingInputs(
             link=LinkState.ONLINE,
@@ -126,8 +132,8 @@ class Planner:
             queue_s=0.0,
             draft_node_s=device.step.node_s,
             draft_pass_s=device.step.pass_s,
-            judged=judged,
-            accepted=right,
+            judged=CERTAIN,
+            accepted=alpha * CERTAIN // 100,
             law=device.told,
         )
         plan = pacing.plan(inputs)
@@ -136,7 +142,7 @@ class Planner:
         size = choose(law, pacing.tree, most, inputs.cost, step_cost(inputs), overhead_s(inputs)).size
         shape = shape_of(law, size.depth, size.nodes, pacing.tree)
         nodes = len(shape.parents)
-        return Sized(
+        made = self._made[key] = Sized(
             shape=shape,
             nodes=nodes,
             chain=shape.depth == nodes,
@@ -147,6 +153,7 @@ class Planner:
             streams=plan.max_depth == 0 and plan.run_ahead > 0,
             plan=plan,
         )
+        return made
 
 
 @lru_cache(maxsize=1024)

@@ -40,7 +40,7 @@ def _device(row: dict[str, Any], path: Path) -> Device:
     return Device(
         kind=row["kind"],
         step=StepCost(max(step_s - node_s, 0.0), node_s),
-        acceptance=recorded(row["acceptance"], row["tau_tree24"], source),
+        acceptance=recorded(row["acceptance"], row["tau_chain6"], row["tau_tree24"], source),
         row_bytes=row["row_bytes"],
     )
 

@@ -97,7 +97,9 @@ def run_rounds(session: Session, steady: Steady) -> None:
     prompt, drafts_ahead = session.answer.prompt, session.drafts_ahead
     now, free, left, srtt = session.now, session.drafter_free, session.left, deadlines.srtt_s or 0.0
     at, right, judged, late = session.committed, session.right, session.judged, session.excess_s
-    tail, began, last = 0, counts.rounds, session.display.last_at
+    tail, rounds, last = 0, 0, session.display.last_at
+    drafted = accepted = up = down = 0
+    forward_s = 0.0
     while left and not tail:
         sized = sized_of(judged, right, srtt, deadlines.queue_s + late, prompt + at, left)
         if sized.streams:
@@ -117,7 +119,9 @@ def run_rounds(session: Session, steady: Steady) -> None:
             break
         begin = now if now > free else free
         trunk = shape.trunk if shape.trunk < left else left
-        ahead = min(sized.ahead, left - trunk) if drafts_ahead else 0
+        ahead = sized.ahead if drafts_ahead else 0
+        if ahead > left - trunk:
+            ahead = left - trunk
         now = begin + fixed.answered_s
         free = begin + fixed.sent_s + ahead * level_s
         gaps.append(now - last)
@@ -133,26 +137,33 @@ def run_rounds(session: Session, steady: Steady) -> None:
             while foreseen < stop and fortune[at + foreseen] < first[foreseen]:
                 foreseen += 1
         if trunk:
-            hit = min(foreseen, path, trunk)
+            hit = foreseen if foreseen < path else path
+            hit = hit if hit < trunk else trunk
             right += hit
             judged += hit + 1 if hit < trunk else trunk
-            counts.drafted += sized.nodes
-            counts.accepted += path
+            drafted += sized.nodes
+            accepted += path
         if foreseen == tokens:
             tail = trunk + ahead - foreseen
             session.offset = foreseen if tail else 0
         at += tokens
         left -= tokens
-        counts.rounds += 1
-        counts.forward_s += sized.verify_s
-        counts.bytes_up += sized.nbytes
-        counts.bytes_down += fixed.bytes_down
-    counts.calls += counts.rounds - began
+        rounds += 1
+        forward_s += sized.verify_s
+        up += sized.nbytes
+        down += fixed.bytes_down
+    counts.calls += rounds
+    counts.rounds += rounds
+    counts.drafted += drafted
+    counts.accepted += accepted
+    counts.forward_s += forward_s
+    counts.bytes_up += up
+    counts.bytes_down += down
     counts.round_tokens += at - session.committed
     session.now, session.display.last_at = now, last
     session.drafter_free, session.tail, session.excess_s = free, tail, late
     session.committed, session.left, session.right, session.judged = at, left, right, judged
-    if counts.rounds > began:
+    if rounds:
         session.progress_at, deadlines.srtt_s = now, srtt
 
 
