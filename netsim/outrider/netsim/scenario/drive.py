@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outrider.client.answers import Finished, LinkNote, SessionEvent
+from outrider.client.channel import ChannelSettings
 from outrider.client.commands import watch
 from outrider.client.eventlog import Line, Run
 from outrider.client.prepare import DeviceOptions
 from outrider.client.recorder import Recorder
 from outrider.client.recording import header
 from outrider.client.rules import asked_rule
-from outrider.client.session import Session
+from outrider.client.session import Session, SessionConfig
 from outrider.client.views import View
 from outrider.netsim.proxy import Proxy
 from outrider.netsim.scenario.capacity import STEP_S, Carried
@@ -99,9 +100,8 @@ class _Drive:
     async def run(self, check: bool) -> Outcome:
         """See `drive`."""
         options = await equip(self._spec, self._server, self._scenario.seed)
-        await configured(
-            self._spec, options, self._server.address
-        )  # whatever is wrong is wrong before the ride
+        # Loading takes seconds, and whatever is wrong is to be wrong before the ride begins.
+        self._first: SessionConfig | None = await configured(self._spec, options, self._server.address)
         if self._watching.put is not None:
             self._watching.put(run_header(self._scenario))
         proxy = Proxy(
@@ -154,11 +154,14 @@ class _Drive:
         if recorder is not None:
             recorder.describe(question.category, question.name)
             listeners.append(recorder)
-        config = await configured(self._spec, options, self._proxy.address)
+        config, self._first = self._first, None
+        if config is None:
+            config = await configured(self._spec, options, self._proxy.address)
+        channel = ChannelSettings(server=self._proxy.address)
         prompt = config.tokenizer.chat([{"role": "user", "content": question.text}])
         meter.ask(question, prompt)
         view = self._view = self._watching.view(question)
-        async with Session(replace(config, listener=Several(listeners))) as session:
+        async with Session(replace(config, channel=channel, listener=Several(listeners))) as session:
             self._session = session
             meter.cost = lambda: _cost(session)
             events = session.generate(
