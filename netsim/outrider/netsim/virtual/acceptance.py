@@ -201,13 +201,15 @@ class Shape:
         path: list[int] = []
         while kids := children[row]:
             chance = fortune[position]
+            row = 0
             for kid, share in zip(kids, cumulated[len(path)], strict=False):
                 if chance < share:
+                    row = kid
                     break
-            else:
+            if not row:
                 break
-            path.append(kid)
-            row, position = kid, position + 1
+            path.append(row)
+            position += 1
         return tuple(path)
 
 

@@ -12,15 +12,15 @@ from outrider.netsim.virtual.opening import NEVER, alone, down, find, send_rows
 from outrider.netsim.virtual.planner import LIMITS, Sized
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
-from outrider.netsim.virtual.sizes import FRAMING, draft_bytes, rows_bytes, verdict_bytes
+from outrider.netsim.virtual.sizes import FRAMING, draft_bytes, verdict_bytes
 from outrider.netsim.virtual.steady import run_rounds, steady_of
 
 
 def rounds(session: Session) -> Passes:
     """Rounds until the answer is complete, the link is gone, or the device would rather stream."""
-    counts, deadlines, row_bytes = session.counts, session.deadlines, session.row_bytes
+    counts, deadlines = session.counts, session.deadlines
     send_up, send_down = session.link.up.send, session.link.down.send
-    level_s, rows_s, excess_s = session.device.step.level_s(1), session.cost.rows_s, session.cost.excess_s
+    level_s, excess_s = session.device.step.level_s(1), session.cost.excess_s
     steady = steady_of(session)
     while session.left and not session.cut_off:
         if steady is not None and not session.tail:
@@ -30,13 +30,7 @@ def rounds(session: Session) -> Passes:
         sized = session.sized()
         if sized.streams:
             return
-        if session.tail:
-            nodes, nbytes, verify_s, path, sent = _drafted_ahead(session, sized)
-        else:
-            nodes, nbytes, verify_s = sized.nodes, sized.nbytes, sized.verify_s
-            sent = max(session.now, session.drafter_free) + sized.draft_s
-            session.tail, session.offset = min(sized.shape.trunk, session.left), 0
-            path = _judge(session, sized)
+        nodes, nbytes, verify_s, path, sent = (_drafted_ahead if session.tail else _drafted)(session, sized)
         trunk = session.tail
         counts.calls += 1
         counts.bytes_up += nbytes
@@ -54,10 +48,7 @@ def rounds(session: Session) -> Passes:
         nbytes = verdict_bytes(tokens)
         counts.bytes_down += nbytes
         answered = send_down(nbytes + FRAMING, ended)
-        if row_bytes:
-            nbytes = rows_bytes(tokens, row_bytes)
-            counts.bytes_down += nbytes
-            session.link.down.release(nbytes + FRAMING, ended + rows_s)
+        send_rows(session, tokens, ended)
         counts.forward_s += verify_s
         late = answered > sent + allowed
         if not late:
@@ -82,6 +73,13 @@ def rounds(session: Session) -> Passes:
         if session.journal is not None:
             _note(session, sized, (sent, answered, began - arrival, ended - began), nodes, path, late)
         session.commit(answered, tokens)
+
+
+def _drafted(session: Session, sized: Sized) -> tuple[int, int, float, int, float]:
+    """A fresh draft: nodes, bytes, seconds of the pass, tokens that the target takes, and when it is sent."""
+    sent = max(session.now, session.drafter_free) + sized.draft_s
+    session.tail, session.offset = min(sized.shape.trunk, session.left), 0
+    return sized.nodes, sized.nbytes, sized.verify_s, _judge(session, sized), sent
 
 
 def _judge(session: Session, sized: Sized) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outrider.client.pacing import MAX_DEPTH
 from outrider.netsim.settings import LaneSettings
 from outrider.netsim.virtual.planner import Sized
 from outrider.netsim.virtual.session import Session
@@ -85,43 +86,26 @@ def run_rounds(session: Session, steady: Steady) -> None:
     """Rounds as long as each begins with nothing drafted ahead; the session is then as the general moves leave it."""
     if session.link.down.lane.backlog_bytes(session.now) > 0 or session.planner is None:
         return  # rows of the prompt are still on their way
-    deadlines, counts = session.deadlines, session.counts
-    fortune, first, cumulated = session.fortune, session.first, session.cumulated
-    gaps, rounds_s, known, sized_of = (
-        session.display.gaps_s,
-        counts.rounds_s,
-        steady.rounds,
-        session.planner.sized,
-    )
+    deadlines, sums, began = session.deadlines, Sums(), session.committed
+    gaps, rounds_s, known, sized_of = sums.gaps_s, sums.rounds_s, steady.rounds, session.planner.sized
     level_s, excess_s = session.device.step.level_s(1), session.cost.excess_s
-    prompt, drafts_ahead = session.answer.prompt, session.drafts_ahead
+    prompt, most_ahead = session.answer.prompt, MAX_DEPTH if session.drafts_ahead else 0
     now, free, left, srtt = session.now, session.drafter_free, session.left, deadlines.srtt_s or 0.0
-    at, right, judged, late = session.committed, session.right, session.judged, session.excess_s
-    tail, rounds, last = 0, 0, session.display.last_at
-    drafted = accepted = up = down = 0
-    forward_s = 0.0
+    at, right, judged, late = began, session.right, session.judged, session.excess_s
+    tail, last = 0, session.display.last_at
     while left and not tail:
         sized = sized_of(judged, right, srtt, deadlines.queue_s + late, prompt + at, left)
         if sized.streams:
             break
-        shape, most = sized.shape, left - 1
-        if sized.chain:
-            path, stop = 0, shape.depth if shape.depth < most else most
-            while path < stop and fortune[at + path] < first[path]:
-                path += 1
-        else:
-            path = len(shape.accepted(fortune, at, cumulated))
-            path = path if path < most else most
+        path = _taken(session, sized, at, left - 1)
         fixed = known.get((id(sized), path), _NEW)
         if fixed is _NEW:
             fixed = _work_out(session, steady, sized, path)
         if fixed is None:
             break
         begin = now if now > free else free
-        trunk = shape.trunk if shape.trunk < left else left
-        ahead = sized.ahead if drafts_ahead else 0
-        if ahead > left - trunk:
-            ahead = left - trunk
+        trunk = sized.shape.trunk if sized.shape.trunk < left else left
+        ahead = min(sized.ahead, left - trunk, most_ahead)
         now = begin + fixed.answered_s
         free = begin + fixed.sent_s + ahead * level_s
         gaps.append(now - last)
@@ -130,41 +114,72 @@ def run_rounds(session: Session, steady: Steady) -> None:
         srtt += (fixed.rtt_s - srtt) / 8
         late += 0.2 * (excess_s - late)
         tokens = path + 1
-        if sized.chain and path < trunk:
-            foreseen = path
-        else:
-            foreseen, stop = 0, tokens if tokens < trunk + ahead else trunk + ahead
-            while foreseen < stop and fortune[at + foreseen] < first[foreseen]:
-                foreseen += 1
+        foreseen = (
+            path if sized.chain and path < trunk else _foreseen(session, at, min(tokens, trunk + ahead))
+        )
         if trunk:
-            hit = foreseen if foreseen < path else path
-            hit = hit if hit < trunk else trunk
+            hit = min(foreseen, path, trunk)
             right += hit
             judged += hit + 1 if hit < trunk else trunk
-            drafted += sized.nodes
-            accepted += path
+            sums.drafted += sized.nodes
+            sums.accepted += path
         if foreseen == tokens:
             tail = trunk + ahead - foreseen
             session.offset = foreseen if tail else 0
         at += tokens
         left -= tokens
-        rounds += 1
-        forward_s += sized.verify_s
-        up += sized.nbytes
-        down += fixed.bytes_down
-    counts.calls += rounds
-    counts.rounds += rounds
-    counts.drafted += drafted
-    counts.accepted += accepted
-    counts.forward_s += forward_s
-    counts.bytes_up += up
-    counts.bytes_down += down
-    counts.round_tokens += at - session.committed
-    session.now, session.display.last_at = now, last
-    session.drafter_free, session.tail, session.excess_s = free, tail, late
-    session.committed, session.left, session.right, session.judged = at, left, right, judged
-    if rounds:
-        session.progress_at, deadlines.srtt_s = now, srtt
+        sums.forward_s += sized.verify_s
+        sums.bytes_up += sized.nbytes
+        sums.bytes_down += fixed.bytes_down
+    if gaps:
+        session.now, session.progress_at, session.display.last_at, deadlines.srtt_s = now, now, last, srtt
+        session.drafter_free, session.tail, session.excess_s = free, tail, late
+        session.committed, session.left, session.right, session.judged = at, left, right, judged
+        sums.into(session, at - began)
+
+
+@dataclass(slots=True)
+class Sums:
+    """What quick rounds added up to."""
+
+    gaps_s: list[float] = field(default_factory=list)
+    rounds_s: list[float] = field(default_factory=list)
+    drafted: int = 0
+    accepted: int = 0
+    forward_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+    def into(self, session: Session, tokens: int) -> None:
+        """Add them to the session's counts."""
+        counts, rounds = session.counts, len(self.gaps_s)
+        session.display.gaps_s += self.gaps_s
+        counts.rounds_s += self.rounds_s
+        counts.calls += rounds
+        counts.rounds += rounds
+        counts.round_tokens += tokens
+        counts.drafted += self.drafted
+        counts.accepted += self.accepted
+        counts.forward_s += self.forward_s
+        counts.bytes_up += self.bytes_up
+        counts.bytes_down += self.bytes_down
+
+
+def _taken(session: Session, sized: Sized, at: int, most: int) -> int:
+    """Drafted tokens that the target takes when the draft continues the text at ``at``; ``most`` at most."""
+    depth = sized.shape.depth
+    if sized.chain:
+        return _foreseen(session, at, depth if depth < most else most)
+    path = len(sized.shape.accepted(session.fortune, at, session.cumulated))
+    return path if path < most else most
+
+
+def _foreseen(session: Session, at: int, most: int) -> int:
+    """Right first guesses in a row from ``at`` on; ``most`` at most."""
+    fortune, first, count = session.fortune, session.first, 0
+    while count < most and fortune[at + count] < first[count]:
+        count += 1
+    return count
 
 
 _NEW = Fixed(0.0, 0.0, 0.0, 0.0, 0)
