@@ -22,15 +22,17 @@ from tests.server_process import environment
 RIDE = """
 name = "short ride"
 seed = 5
+after = "stay"
 [device]
 mode = "tree"
 drafter = "ngram"
 max_tokens = 40
+patience = "2m"
 [prompts]
 inline = ["hello there, draft me a line", "again: hello there, draft me a line"]
 [[phases]]
 name = "bay"
-for = "150ms"
+for = "60ms"
 link = { rtt_ms = 10, down_mbit = 50, up_mbit = 20 }
 [[phases]]
 name = "gap"
