@@ -202,8 +202,13 @@ def _positions(found: Record) -> str:
         ["the target's NLL of its own text there", *(_cell(first, f"text_{s}", 1, 2) for s in spans)]
     )
     return "Text written alone, by offline position, all cuts together.\n\n" + markdown(
-        ["position", *(s.replace("_", "–") for s in spans)], lines
+        ["position", *(_span(s) for s in spans)], lines
     )
+
+
+def _span(name: str) -> str:
+    first, _, last = name.partition("_")
+    return first if first == last else f"{first}–{last}"
 
 
 def _outages(found: Record, settings: Record) -> list[str]:
