@@ -41,6 +41,8 @@ def agreement(sets: Mapping[str, Any]) -> Figure:
                 values = [shown[f"{measure}_{first}_{last}"] for first, last in spans]
                 _line(axes, at, values, f"{who}: {label}", next(series))
         axes.set_xscale("log", base=2)
+        ticks = [2**power for power in range(9)]
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])  # plain numbers, no formulas
         axes.set_ylim(0, 100)
         axes.legend(fontsize=7)
     return figure
