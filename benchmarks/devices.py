@@ -44,6 +44,15 @@ COLUMNS = (
     ("round_p95_s", "round p95 s", "{:.3f}"),
     ("gap_p95_s", "gap p95 s", "{:.3f}"),
 )
+SAYS = """**What it says.** On a verifier of one core a wider pass costs more, and packing alone already shares passes
+among streaming devices: sixteen of them get ten times the tokens of one. Drafts help while the verifier would
+be idle or narrow: one device, a short round trip. From two devices on rows of rejected drafts displace other
+devices' tokens and streaming delivers as much or more; trees, sized as if the verifier were idle, are the
+worst. Run-ahead sees the queue it waits in and streams. Passes above 64 rows were not measured: they go on
+along the curve's mean slope. Where passes cost the same up to hundreds of rows, drafts should pay for longer,
+which was not simulated here.
+
+"""
 
 
 def cell(setup: Setup, link: str, mode: str, devices: int) -> dict[str, Any]:
@@ -99,7 +108,7 @@ def main() -> None:
         f"device, seeds from {SEED}. Passes: {options.dtype} on one core of {facts['cpu']}. "
         f"Commit {facts['commit']}.\n\n"
     )
-    page = head + "\n".join(table(cells, COLUMNS)) + "\n"
+    page = head + SAYS + "\n".join(table(cells, COLUMNS)) + "\n"
     (RESULTS / "devices.md").write_text(page, encoding="utf-8")
     print(page)
 
