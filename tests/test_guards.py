@@ -189,7 +189,9 @@ def text_files() -> Iterator[Path]:
     tops = (*PORTIONS, "tests", "benchmarks", "docs", "models", ".ci")
     for path in [p for top in tops for p in sorted((ROOT / top).rglob("*"))] + sorted(ROOT.glob("*.*")):
         skip = "__pycache__" in path.parts or GENERATED.search(path.name) or path.suffix in BINARY
-        if path.is_file() and not skip:
+        # What tools leave behind (.mypy_cache, .coverage) is hidden; so is .ci, which is ours.
+        hidden = any(part.startswith(".") for part in path.relative_to(ROOT).parts if part != ".ci")
+        if path.is_file() and not skip and not hidden:
             yield path
     yield ROOT / "Makefile"
 
