@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from outrider.netsim.settings import DIRECTIONS, MSS_BYTES, Direction, LaneSettings, LinkSettings
 
 MIN_RTO_S = 0.2
-"""Linux's minimum retransmission time-out."""
+"""Linux waits at least this long beyond the smoothed round trip (RFC 6298 with a floor under 4 x RTTVAR)."""
 MAX_RTO_S = 60.0
 DUPLICATE_ACKS = 3
 """Packets that must follow a lost one before TCP resends it without waiting for the time-out."""
@@ -166,7 +166,7 @@ class _Losses:
 
         A resent packet is past its burst, so it is lost with the plain share.
         """
-        rto = max(MIN_RTO_S, 2 * self._rtt_s)
+        rto = self._rtt_s + MIN_RTO_S
         total = self._rtt_s if fast else rto
         while self._rng.random() < self._share:
             rto = min(rto * 2, MAX_RTO_S)
