@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider.client.drafter import Budget, Prices, Proposal, SequenceDrafter
 from outrider.client.drafters.growth import best_path
-from outrider.client.drafters.hybrid import HybridDrafter, merge
+from outrider.client.drafters.hybrid import LEFT, HybridDrafter, agreed, merge
 from outrider.client.drafters.moa import GraphDrafter
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.shared.draft import Draft
@@ -67,19 +67,34 @@ def expected(conditionals: Paths) -> float:
     return sum(math.exp(total) for total in totals(conditionals).values())
 
 
+def together(one: Paths, other: Paths) -> Paths:
+    """The union by the definition: at each place, every token's weight over that of all and of none."""
+    found: Paths = {}
+    for path in {**one, **other}:
+        sides = []
+        for side in (one, other):
+            here = {p: math.exp(x) for p, x in side.items() if p[:-1] == path[:-1]}
+            sides.append((here, max(1 - sum(here.values()), LEFT) if here else 1.0))
+        if not all(here for here, _ in sides):
+            found[path] = one.get(path, other.get(path, math.nan))
+            continue
+        (left, a), (right, b) = sides
+        whole = a * b + sum(left.get(p, a) * right.get(p, b) for p in {**left, **right})
+        found[path] = math.log(left.get(path, a) * right.get(path, b) / whole)
+    return found
+
+
 @given(st.data(), st.integers(1, 9), st.integers(1, 5), st.booleans())
 @settings(max_examples=150, deadline=None)
 def test_merging_is_exact(data: st.DataObject, nodes: int, depth: int, tree: bool) -> None:
-    """By brute force: every path once with the surer log-probability, the likeliest nodes kept, parents first."""
+    """By brute force: every path once with what both say of it, the likeliest nodes kept, parents first."""
     budget = Budget(nodes, depth, tree=tree)
     one, other = data.draw(proposals(budget)), data.draw(proposals(budget))
     merged = merge((one, other), budget)
-    union: Paths = {}
-    for path, log_prob in (*paths_of(one).items(), *paths_of(other).items()):
-        union[path] = max(union.get(path, -math.inf), log_prob)
+    union = together(paths_of(one), paths_of(other))
     found = paths_of(merged)
     assert len(found) == len(merged.draft) <= nodes
-    assert all(found[path] == union[path] for path in found)
+    assert found == pytest.approx({path: union[path] for path in found})
     merged.draft.validate(vocabulary=4, max_nodes=nodes, max_depth=depth, max_chain=depth, trees=tree)
     assert merged.best_path == best_path(merged.draft.parents)
     if tree:
@@ -90,7 +105,28 @@ def test_merging_is_exact(data: st.DataObject, nodes: int, depth: int, tree: boo
         assert merged.draft.is_chain
         assert expected(found) == pytest.approx(max(map(expected, chains), default=0.0))
     for part in (one, other):
-        assert expected(found) >= expected(paths_of(part)) - 1e-9
+        assert expected(found) >= expected({path: union[path] for path in paths_of(part)}) - 1e-9
+
+
+def test_two_readings_of_one_truth_make_its_posterior() -> None:
+    """Two that name the truth with probabilities .9 and .5, and another at random among many otherwise: by counting."""
+    assert agreed([{1: 0.9}, {2: 0.5}]) == pytest.approx({1: 0.9 * 0.5 / 0.55, 2: 0.1 * 0.5 / 0.55})
+    assert agreed([{1: 0.9}, {1: 0.5}]) == pytest.approx({1: 0.45 / 0.5})
+    assert agreed([{1: 0.6, 2: 0.3}, {2: 0.8}]) == pytest.approx({1: 0.12 / 0.38, 2: 0.24 / 0.38})
+    assert agreed([{1: 0.7, 3: 0.1}]) == pytest.approx({1: 0.7, 3: 0.1})
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 4), st.floats(0.001, 0.3), max_size=3), min_size=1, max_size=3)
+)
+def test_what_is_agreed_on_is_a_law(opinions: list[dict[int, float]]) -> None:
+    """Shares of all tokens named, of which something is left; more for a token where one gives it more."""
+    found = agreed(opinions)
+    assert set(found) == {token for opinion in opinions for token in opinion}
+    assert all(share > 0 for share in found.values()) and sum(found.values()) < 1.0
+    for token in opinions[0]:
+        surer = [{**opinions[0], token: opinions[0][token] + 0.05}, *opinions[1:]]
+        assert agreed(surer)[token] > found[token]
 
 
 @given(st.data())
@@ -124,8 +160,7 @@ def test_with_prices_only_what_is_worth_it_is_sent(
         ranked = list(whole)
         others = [dict(itertools.islice(whole.items(), count)) for count in range(1, len(ranked) + 1)]
     else:
-        union = {**paths_of(parts[1]), **paths_of(parts[0])}
-        union = {p: max(paths_of(part).get(p, -math.inf) for part in parts) for p in union}
+        union = together(*map(paths_of, parts))
         others = [{path[:n]: union[path[:n]] for n in range(1, len(path) + 1)} for path in union]
     assert worth(kept) == pytest.approx(max(map(worth, others)))
 
@@ -157,16 +192,11 @@ def test_a_chain_is_the_likelier_of_the_two(model: float, copy: float) -> None:
 
 
 def test_a_tree_holds_both_chains_with_their_beginning_once() -> None:
-    """Where model and copy part, there are two branches; what they share is there once, as the surer says it."""
+    """Where model and copy part, there are two branches, one dearer than the other; what they share is there once."""
     drafter = HybridDrafter(Fixed(chain((1, 2, 3), 0.6)), Fixed(chain((1, 7, 8), 0.9)))
     proposal = drafter.propose(Budget(8, 8, tree=True))
-    assert paths_of(proposal) == {
-        (1,): math.log(0.9),
-        (1, 7): math.log(0.9),
-        (1, 7, 8): math.log(0.9),
-        (1, 2): math.log(0.6),
-        (1, 2, 3): math.log(0.6),
-    }
+    shares = {(1,): 0.54 / 0.58, (1, 7): 0.36 / 0.46, (1, 7, 8): 0.9, (1, 2): 0.06 / 0.46, (1, 2, 3): 0.6}
+    assert paths_of(proposal) == pytest.approx({path: math.log(share) for path, share in shares.items()})
     assert proposal.best_ids == (1, 7, 8)
     assert drafter.counters.nodes == 5
     assert drafter.counters.proposals == 1

@@ -1,14 +1,15 @@
 """A model's draft and a copy of earlier text in one tree.
 
-Both say how likely each of their tokens is, on one scale (calibrated on what the target really wrote), so their nodes
-compete for the budget by the probability of the whole path. Copying costs no run of the model and no state rows; where
-text repeats itself, it is right more often than the model, elsewhere it is silent.
+Both say how likely each of their tokens is, on one scale (calibrated on what the target really wrote). Where both
+speak, each has heard the other: two guesses that differ cannot both be right, and one that two had is surer than each
+alone. So their nodes compete for the budget by the probability of the whole path. Copying costs no run of the model and
+no state rows; where text repeats itself, it is right more often than the model, elsewhere it is silent.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outrider.client.drafter import Budget, Drafter, Prices, Proposal, Rows
@@ -16,6 +17,9 @@ from outrider.client.drafters.growth import best_path, worth_keeping
 from outrider.client.drafters.ngram import NgramDrafter
 from outrider.client.drafters.shapes import DEFAULT_LAW
 from outrider.shared.draft import Draft
+
+LEFT = 0.01
+"""What is left for other tokens, at least: nobody is surer than that when another disagrees."""
 
 _BASE = -1
 
@@ -89,11 +93,11 @@ class _Node:
 
 
 def merge(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
-    """One proposal within ``budget``; of two that draft the same path, the surer one's log-probability counts.
+    """One proposal within ``budget``, each path once, its probabilities by `agreed`.
 
-    Kept are the nodes of the largest path probability (earlier proposals first among equals), so the expected number
-    of accepted tokens, by the merged log-probabilities, is never less than any one proposal's. Where the budget names
-    prices, only as many are kept as are worth verifying.
+    Kept are the nodes of the largest path probability (earlier proposals first among equals), so by these probabilities
+    no one proposal's nodes are expected to bring more accepted tokens. Where the budget names prices, only as many are
+    kept as are worth verifying.
     """
     nodes = _union(proposals)
     if budget.tree:
@@ -110,12 +114,32 @@ def merge(proposals: Sequence[Proposal], budget: Budget) -> Proposal:
     return Proposal(draft, tuple(nodes[index].log_prob for index in kept), best_path(draft.parents))
 
 
+def agreed(opinions: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """Token → probability, from the opinions of several that know different things: each token → probability.
+
+    Taken as independent readings of one truth, so what each gives to a token is multiplied, and what it gives to none
+    of its own stands for all others. A single opinion stays as it is.
+    """
+    rest = [max(1.0 - sum(opinion.values()), LEFT) for opinion in opinions]
+    tokens = dict.fromkeys(token for opinion in opinions for token in opinion)
+    weights = {
+        token: math.prod(opinion.get(token, left) for opinion, left in zip(opinions, rest, strict=True))
+        for token in tokens
+    }
+    whole = sum(weights.values()) + math.prod(rest)
+    return {token: weight / whole for token, weight in weights.items()}
+
+
 def _union(proposals: Sequence[Proposal]) -> list[_Node]:
     """All nodes, each path once; a parent before its children."""
     nodes: list[_Node] = []
     places: dict[tuple[int, int], int] = {}
+    said: dict[
+        int, list[dict[int, float]]
+    ] = {}  # parent -> of each proposal that has children there: token -> share
     for proposal in proposals:
         here: list[int] = []  # node of this proposal -> index in nodes
+        own: dict[int, dict[int, float]] = {}
         draft = proposal.draft
         for token_id, parent, log_prob in zip(draft.ids, draft.parents, proposal.log_probs, strict=True):
             above = here[parent - 1] if parent else _BASE
@@ -123,8 +147,14 @@ def _union(proposals: Sequence[Proposal]) -> list[_Node]:
             if index == len(nodes):
                 depth = nodes[above].depth + 1 if parent else 1
                 nodes.append(_Node(token_id, above, depth, log_prob))
-            nodes[index].log_prob = max(nodes[index].log_prob, log_prob)
+            own.setdefault(above, {})[token_id] = math.exp(log_prob)
             here.append(index)
+        for above, opinion in own.items():
+            said.setdefault(above, []).append(opinion)
+    for above, opinions in said.items():
+        if len(opinions) > 1:
+            for token_id, share in agreed(opinions).items():
+                nodes[places[above, token_id]].log_prob = math.log(share)
     for node in nodes:
         node.total = node.log_prob + (0.0 if node.parent == _BASE else nodes[node.parent].total)
     return nodes
