@@ -51,7 +51,9 @@ def write_alone(drafter: Drafter, case: Case, cut: int, limit: int, stop_ids: Se
     # What `outrider.client.rounds` asks for while nothing comes: short chains that do not go round in circles.
     budget = Budget(max_nodes=DEPTH, max_depth=DEPTH, sampling=case.sampling, alone_from=committed)
     start_at(drafter, case, committed - 1)
-    drafter.propose(replace(budget, max_nodes=1, max_depth=1))  # reads the text, as a session's rounds had done before
+    drafter.propose(
+        replace(budget, max_nodes=1, max_depth=1)
+    )  # reads the text, as a session's rounds had done before
     line: list[int] = []
     begun = time.thread_time()
     while len(line) < limit and not (line and line[-1] in stop_ids):
