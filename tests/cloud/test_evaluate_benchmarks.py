@@ -151,7 +151,7 @@ def test_variants_are_command_lines_that_exist(monkeypatch: pytest.MonkeyPatch) 
                 assert words.pop(0) in SPANS
             else:
                 assert option == "--staircase"
-        command = ablations.train_command(variant, Path("x"), 10.0, ["corpus"])
+        command = ablations.train_command(variant, Path("x"), ["--minutes", "10"], ["corpus"])
         assert command[3:6] == ["train", "moa", "corpus"] and command[-len(variant.words) - 1 :][0] == "10"
 
 
