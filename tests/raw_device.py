@@ -94,8 +94,12 @@ class RawDevice:
         await self.send_raw(up_to_wire(frame))
 
     async def send_raw(self, message: pb.DecodeRequest) -> None:
-        """Send any message."""
-        await asyncio.wait_for(self.call.write(message), PATIENCE_S)
+        """Send any message; what is sent to a stream that has just ended is lost, as on any wire."""
+        try:
+            await asyncio.wait_for(self.call.write(message), PATIENCE_S)
+        except grpc.aio.AioRpcError:
+            if not self.call.done():
+                raise
 
     async def half_close(self) -> None:
         """Nothing more will be sent."""

@@ -8,6 +8,8 @@ from outrider.client.drafter import Proposal
 from outrider.client.events import (
     BundleReady,
     Closed,
+    Connected,
+    Dial,
     Drafted,
     Fetch,
     Finish,
@@ -29,6 +31,8 @@ from outrider.shared.frames import (
     Fingerprints,
     FinishReason,
     Limits,
+    Open,
+    Opened,
     RoundOutcome,
     RowPlane,
     Rows,
@@ -209,6 +213,30 @@ def test_a_bundle_that_arrives_late_changes_drafts_not_text() -> None:
     bench.handle(BundleReady(b"", 0))
     bench.down(verified(2, 6, (67,), 0))
     assert bench.frame(DraftFrame).draft.ids == (68, 69, 70)
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_bundle_that_reads_rows_gets_a_stream_that_brings_them(idle: bool) -> None:
+    """It attaches again, once: at once in the middle of a turn, with the next turn when it came between two."""
+    bench = online()
+    bench.take(Dial)
+    if idle:
+        bench.down(verified(1, 5, (66, 67, 68, 69, 0), 4))
+        assert bench.take(Finish)
+    bench.handle(BundleReady(b"B" * 32, 1))
+    if idle:
+        assert not bench.take(Dial)
+        bench.begin(keep=0)
+    (dial,) = bench.take(Dial)
+    bench.handle(Connected(dial.conn))
+    opened = bench.frame(Open)
+    assert opened.rows is not None and opened.fingerprints.bundle == b"B" * 32
+    answer = Opened(dial.epoch, Attach.LIVE, bench.machine.sequence.anchor, fingerprints=PRINTS, features=ALL)
+    bench.down(answer, dial.conn)
+    bench.handle(BundleReady(b"B" * 32, 1))
+    bench.handle(StopAt(bench.machine.end, "stop"))
+    bench.begin(keep=0)
+    assert not bench.take(Dial)
 
 
 def test_another_drafter_is_timed_anew() -> None:

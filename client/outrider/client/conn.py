@@ -44,6 +44,8 @@ class Conn:
     opened: Opened | None = None
     asked: tuple[Feature, ...] = ()
     """The features that Open asked for."""
+    bundle: bytes = b""
+    """The bundle that Open named: whose rows come on this stream, if any."""
     have: Anchor = EMPTY
     """What Open said the device holds."""
     turn: int = 0

@@ -128,6 +128,7 @@ class SessionMachine(RoundMachine):
         elif conn.opened is not None:
             conn.late = False
             self._tell_turn(conn)
+            self._attach_for_rows(conn)
         self.check_end()
         self.end_if_hopeless()
         self._after_finish()
@@ -171,14 +172,13 @@ class SessionMachine(RoundMachine):
             self.forget_steps()
         self.bundle, self.num_planes, self.confidence = event.sha256, event.planes, event.confidence
         self.held = (0, 0)  # a new drafter has no rows, attached or not
-        if (
-            not known
-            and event.planes
-            and self.active is not None
-            and self.candidate is None
-            and self.wants_link
-        ):
-            self.dial(fresh=False)  # attach again, now asking for its rows
+        if not known and self.active is not None:
+            self._attach_for_rows(self.active)
+
+    def _attach_for_rows(self, conn: Conn) -> None:
+        """Attach again where the drafter reads rows that the stream was never asked for; idle, with the next turn."""
+        if self.num_planes and conn.bundle != self.bundle and self.candidate is None and self.wants_link:
+            self.dial(fresh=False)
 
     # -------------------------------------------------------------------------------------------------------- frames
 

@@ -76,6 +76,7 @@ class OpenMachine(DialMachine):
                 bulk_window_bytes=self.settings.bulk_window_bytes,
             )
         prints = self.fingerprints
+        conn.bundle = self.bundle
         return Open(
             session_id=self.settings.session_id,
             epoch=conn.epoch,
