@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +17,10 @@ from outrider.netsim.theory.cli import numbers
 from outrider.netsim.theory.experiments import golden_estimates
 from outrider.netsim.theory.figures import FIGURES
 from outrider.netsim.theory.report import Settings
+from tests.netsim.program import simulator
 from tests.netsim.theory_laws import rule_text, sparse_chain, target_text, write
 
 QUICK = ("theory", "--runs", "300", "--chains", "2", "--instances", "10")
-
-
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "outrider.netsim.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "NO_COLOR": "1"},
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +37,7 @@ def finished(
     laws: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[subprocess.CompletedProcess[str], Path]:
     out = tmp_path_factory.mktemp("out") / "theory"
-    return command(*QUICK, "--pair", str(laws), "--out", str(out), "--json"), out
+    return simulator(*QUICK, "--pair", str(laws), "--out", str(out), "--json"), out
 
 
 def last(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -143,7 +131,7 @@ def test_lists_that_are_none_are_named() -> None:
 )
 def test_bad_arguments_end_as_elsewhere(arguments: tuple[str, ...], code: int, said: str) -> None:
     """78 for settings that cannot work, 2 for usage, the reason in one line on stderr, and nothing on stdout."""
-    done = command("theory", *arguments)
+    done = simulator("theory", *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr and "Traceback" not in done.stderr
 
@@ -152,7 +140,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     """--out onto a file is refused with its reason, exit code 78."""
     taken = tmp_path / "taken"
     taken.write_text("", encoding="utf-8")
-    done = command(*QUICK, "--no-figures", "--out", str(taken))
+    done = simulator(*QUICK, "--no-figures", "--out", str(taken))
     assert (done.returncode, done.stdout) == (78, "") and f"cannot write {taken}" in done.stderr
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +19,7 @@ from outrider.netsim.events.reader import EventLog, parse
 from outrider.netsim.events.replay import MARKS, Replay, has_text, play, sessions
 from outrider.netsim.events.schema import CapacityLine, Line, LinkLine, Run, TokensLine, TurnLine, dumps
 from outrider.netsim.events.writer import write
+from tests.netsim.program import simulator
 from tests.netsim.small_log import LINES, RUN, A, P
 
 LOG = EventLog("log", RUN, LINES)
@@ -177,24 +175,12 @@ def test_the_views_of_the_device_take_it() -> None:
     assert "provisional" in screen.getvalue() and "\x1b[32m" in screen.getvalue()
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`outrider-sim` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "outrider.netsim.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "NO_COLOR": "1"},
-        check=False,
-    )
-
-
 def test_the_command_shows_a_log_and_refuses_what_is_none(tmp_path: Path) -> None:
     """A killed run's log is shown and its loss told; a bad log, speed or device ends with 78 and one line."""
     path = tmp_path / "ride.jsonl"
     write(path, RUN, LINES)
     path.write_bytes(path.read_bytes()[:-20])
-    done = command("replay", str(path), "--speed", "1000")
+    done = simulator("replay", str(path), "--speed", "1000")
     assert done.returncode == 0, done.stderr
     assert "── chain · 4g-bad · moa · virtual time" in done.stdout and "⟨cdef⟩" in done.stdout
     assert "the last line was cut short" in done.stderr and "the run was not finished" in done.stdout
@@ -205,7 +191,7 @@ def test_the_command_shows_a_log_and_refuses_what_is_none(tmp_path: Path) -> Non
         ((str(path), "--speed", "0"), "--speed"),
         ((str(path), "--session", "nobody"), "--session"),
     ):
-        refused = command("replay", *arguments)
+        refused = simulator("replay", *arguments)
         assert refused.returncode == 78 and word in refused.stderr and refused.stderr.count("\n") == 1
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from outrider.netsim.events.schema import CapacityLine, TokensLine, TurnLine
 from outrider.netsim.events.writer import write
 from outrider.netsim.report.make import load, plain, report
 from outrider.netsim.report.make import write as write_report
+from tests.netsim.program import simulator
 from tests.netsim.small_log import LINES, RUN, A
 
 CELLS = {
@@ -115,35 +113,23 @@ def test_logs_of_one_name_are_told_apart(logs: list[Path], tmp_path: Path) -> No
     assert plain("../a b/ü") == "a-b" and plain("…") == "log"
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`outrider-sim` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "outrider.netsim.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "NO_COLOR": "1"},
-        check=False,
-    )
-
-
 def test_the_command(made: dict[str, bytes], logs: list[Path], tmp_path: Path) -> None:
     """Files in a new folder, no leftovers, the same bytes in another process; a bad log is refused with 78."""
     out, grid = tmp_path / "out" / "ride", tmp_path / "grid.json"
-    done = command("report", *map(str, logs), "--grid", str(grid), "--out", str(out))
+    done = simulator("report", *map(str, logs), "--grid", str(grid), "--out", str(out))
     assert done.returncode == 0, done.stderr
     names = {path.name for path in out.iterdir()}
     assert {"report.md", "runs.csv", "modes.csv", "turns.csv", "break-even.csv", "rtt.svg"} <= names
     assert not [name for name in names if name.startswith(".")]
     assert {path.name: path.read_bytes() for path in out.iterdir()} == made
     logs[0].write_text("no log\n")
-    refused = command("report", *map(str, logs), "--out", str(tmp_path / "other"))
+    refused = simulator("report", *map(str, logs), "--out", str(tmp_path / "other"))
     assert refused.returncode == 78 and "small.jsonl, line 1, column 1" in refused.stderr
     assert not (tmp_path / "other").exists()
 
 
 def test_tables_alone_go_to_stdout(logs: list[Path]) -> None:
     """Without --out the Markdown is printed and nothing is written; without any input 78 says what is missing."""
-    done = command("report", str(logs[0]))
+    done = simulator("report", str(logs[0]))
     assert done.returncode == 0 and "| chain | code | 1 | 2 | 3 |" in done.stdout
-    assert command("report").returncode == 78
+    assert simulator("report").returncode == 78
