@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from client_server import EXCESS_S, PROMPT, RESULTS, ROWS_S, SEED, SHIPPED, TOKENS
+from client_server import RESULTS
+from client_server_cells import EXCESS_S, PROMPT, ROWS_S, SEED, SHIPPED, TOKENS
 from machine import machine
 
 from outrider.netsim.profiles import profile

@@ -9,7 +9,7 @@ from pathlib import Path
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.events.reader import read
 from outrider.netsim.events.writer import replace_file
-from outrider.netsim.report import tables
+from outrider.netsim.report import parts, tables
 from outrider.netsim.report.grid import panels, points_of_logs, read_grid
 from outrider.netsim.report.tables import Table
 from outrider.netsim.report.tally import Counted, count, grouped
@@ -39,6 +39,8 @@ def report(logs: Sequence[Counted], grids: Sequence[Path] = (), *, figures: bool
     if logs:
         made += [("runs", tables.runs(logs)), ("modes", tables.modes(groups))]
         made += [("categories", tables.categories(groups)), ("labels", tables.labels(groups))]
+    if (spent := parts.table(logs)).rows:
+        made.append(("rounds", spent))
     if places:
         made.append(("throughput", tables.points(places)))
     if any(panel.even for panel in places):
