@@ -5,6 +5,7 @@ from __future__ import annotations
 from outrider.cloud.judge.families import (
     arithmetic,
     choice,
+    knowledge,
     lists,
     lookup,
     ordering,
@@ -18,7 +19,7 @@ __all__ = ["FAMILIES", "Family", "Split", "Task", "Template", "corrupted"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for module in (arithmetic, stories, lookup, lists, ordering, records, reversal, choice)
+    for module in (arithmetic, stories, lookup, lists, ordering, records, reversal, choice, knowledge)
     for family in module.FAMILIES
 }
 """By name."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 
@@ -35,11 +36,14 @@ def _age(rng: np.random.Generator) -> Content:
     return Content({"record": json.dumps(person), "name": person["name"]}, str(age), near_numbers(age, rng))
 
 
-def _city(rng: np.random.Generator) -> Content:
-    person = _person(rng)
-    city = str(person["city"])
-    wrong = tuple(other.lower() for other in pick(rng, CITIES, 4) if other != city)
-    return Content({"record": json.dumps(person), "name": person["name"]}, city.lower(), wrong)
+def _word_of(field: str, pool: tuple[str, ...]) -> Callable[[np.random.Generator], Content]:
+    def fill(rng: np.random.Generator) -> Content:
+        person = _person(rng)
+        right = str(person[field])
+        wrong = tuple(other.lower() for other in pick(rng, pool, 4) if other != right)
+        return Content({"record": json.dumps(person), "name": person["name"]}, right.lower(), wrong)
+
+    return fill
 
 
 AGE = TemplatedFamily(
@@ -62,7 +66,7 @@ AGE = TemplatedFamily(
 CITY = TemplatedFamily(
     "city_field",
     WordsReader(CITIES),
-    _city,
+    _word_of("city", CITIES),
     (
         Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "city"?'),
         Template(
@@ -76,4 +80,21 @@ CITY = TemplatedFamily(
         ),
     ),
 )
-FAMILIES = (AGE, CITY)
+JOB = TemplatedFamily(
+    "job_field",
+    WordsReader(JOBS),
+    _word_of("job", JOBS),
+    (
+        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "job"?'),
+        Template(
+            "work", Split.TRAIN, "{record}\n\nWhat does {name} do according to this record? Use a sentence."
+        ),
+        Template(
+            "field", Split.VALIDATION, 'Extract the field "job" from {record} and state it in a sentence.'
+        ),
+        Template(
+            "form", Split.TEST, "A form was filled in as follows: {record}. Which job was given in the form?"
+        ),
+    ),
+)
+FAMILIES = (AGE, CITY, JOB)
