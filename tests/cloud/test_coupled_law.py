@@ -90,18 +90,19 @@ class Coins:
     by_position: dict[int, Bits] = field(default_factory=dict)
     address: Callable[[int], int] = staticmethod(lambda position: position)
 
-    def words(self, seed: int, position: int, vocabulary: int) -> Bits:
-        """As `outrider.shared.noise.words`. Positions that nobody looks at get fixed words."""
+    def raw_words(self, seed: int, position: int, vocabulary: int) -> NDArray[np.uint64]:
+        """As `outrider.shared.noise.raw_words`. Positions that nobody looks at get fixed words."""
         del seed
         fixed = np.arange(1, vocabulary + 1, dtype=np.uint32) * np.uint32(700_000_000)
-        return self.by_position.get(self.address(position), fixed)
+        bits = self.by_position.get(self.address(position), fixed)
+        return bits.astype(np.uint64) << np.uint64(32)
 
 
 @pytest.fixture
 def coins(monkeypatch: pytest.MonkeyPatch) -> Coins:
     """The sampler reads its words here."""
     made = Coins()
-    monkeypatch.setattr("outrider.shared.sampling.words", made.words)
+    monkeypatch.setattr("outrider.shared.sampling.raw_words", made.raw_words)
     return made
 
 

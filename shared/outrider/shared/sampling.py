@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from outrider.shared.errors import InvalidField
-from outrider.shared.noise import gumbel, gumbel_of, words
+from outrider.shared.noise import bits_of, gumbel, gumbel_of, gumbel_of_one, raw_words
 from outrider.shared.penalties import History as History
 from outrider.shared.penalties import Scores as Scores
 from outrider.shared.warps import (
@@ -45,6 +45,10 @@ MAX_BIASES = 1024
 
 LEAST_TEMPERATURE = 1e-6
 """Above 0 no temperature is lower: far lower ones overflow, and what is left of a law is its argmax long before."""
+
+_RARE = 6.0
+"""Below the floor by this much, an id wins only if its uniform number is less than exp(-_RARE): one of 400."""
+_RARE_RAW = np.uint64((math.ceil(math.exp(-_RARE) * 2.0**32) + 1) << 32)
 
 _LEAST_REPETITION, _MOST_REPETITION = 0.01, 100.0
 
@@ -111,6 +115,11 @@ class Sampling:
     def adjusts(self) -> bool:
         """Whether logits are changed before the temperature."""
         return self.needs_history or bool(self.logit_bias)
+
+    @property
+    def truncates(self) -> bool:
+        """Whether ids may be left out after the temperature."""
+        return bool(self.top_k or 0 < self.top_p < 1 or self.min_p)
 
     @property
     def plain(self) -> bool:
@@ -192,27 +201,52 @@ def law(logits: Logits, sampling: Sampling, history: History | None = None) -> S
 def pick(logits: Logits, sampling: Sampling, position: int, history: History | None = None) -> int:
     """The target's token at absolute ``position``; exact ties go to the lower id."""
     _check_position(position, history)
+    shifted = adjusted(_floating(logits), sampling, history)
     if sampling.greedy:
-        return int(np.argmax(adjusted(np.asarray(logits), sampling, history)))
-    return _perturbed_best(scores(logits, sampling, history), sampling.seed, position)[0]
+        return int(np.argmax(shifted))
+    values, warmth = shifted, sampling.temperature
+    if sampling.truncates:
+        values, warmth = apply((temperature, *TRUNCATIONS), shifted, sampling, history), 1.0
+    return _perturbed_best(values, int(np.argmax(values)), warmth, sampling.seed, position, 1.0)[0]
 
 
-def choose(logits: Logits, sampling: Sampling, position: int, history: History | None = None) -> Choice:
-    """`pick`, with the distance to the nearest other outcome."""
+def choose(
+    logits: Logits,
+    sampling: Sampling,
+    position: int,
+    history: History | None = None,
+    bound: float = NEAR_TIE,
+) -> Choice:
+    """`pick`, with the distance to the nearest other outcome, as far as ``bound`` (see `Choice.near_tie`) asks."""
     _check_position(position, history)
-    raw = np.asarray(logits)
+    raw = _floating(logits)
     shifted = adjusted(raw, sampling, history)
+    top = int(np.argmax(raw))
     # The error of logits grows with the logits, not with what is added to them; a penalty multiplies it.
-    error = abs(float(np.max(raw))) * max(sampling.repetition_penalty, 1 / sampling.repetition_penalty)
+    error = abs(float(raw[top])) * max(sampling.repetition_penalty, 1 / sampling.repetition_penalty)
     if sampling.greedy:
         token, gap = _best_two(shifted)
         return Choice(token, gap, max(1.0, error))
+    scale = max(1.0, error / sampling.temperature)
+    margin = bound * scale
+    if shifted is not raw:
+        top = int(np.argmax(shifted))
+    if not sampling.truncates:
+        warmth = sampling.temperature
+        token, best, second = _perturbed_best(shifted, top, warmth, sampling.seed, position, 1.0 + margin)
+        return Choice(token, best - second, scale)
     plain = apply((temperature,), shifted, sampling, history)
     warped = apply(TRUNCATIONS, plain, sampling, history)
-    token, best, second = _perturbed_best(warped, sampling.seed, position)
-    scale = max(1.0, error / sampling.temperature)
-    gap = min(best - second, _boundary_gap(plain, warped, sampling, position, token, best, NEAR_TIE * scale))
+    top = int(np.argmax(warped))
+    token, best, second = _perturbed_best(warped, top, 1.0, sampling.seed, position, 1.0 + margin)
+    gap = min(best - second, _boundary_gap(plain, warped, sampling, position, token, best, margin))
     return Choice(token, gap, scale)
+
+
+def _floating(logits: Logits) -> Logits:
+    """The logits as numbers with a fraction; not copied if they are."""
+    values = np.asarray(logits)
+    return values if np.issubdtype(values.dtype, np.floating) else values.astype(np.float64)
 
 
 def log_probs(logits: Logits, sampling: Sampling, token: int, history: History | None = None) -> LogProbs:
@@ -236,22 +270,34 @@ def adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Log
     return apply(ADJUSTMENTS, logits, sampling, history) if sampling.adjusts else logits
 
 
-def _perturbed_best(warped: Scores, seed: int, position: int) -> tuple[int, float, float]:
-    """Id of the largest score + noise, that value, and the runner-up's (beyond a near tie perhaps a lower one's).
+def _perturbed_best(
+    values: Logits, top: int, warmth: float, seed: int, position: int, slack: float
+) -> tuple[int, float, float]:
+    """Id of the largest score + noise, that value, and the runner-up's (or, if that is ``slack`` behind, a lower one).
 
-    What the likeliest id gets is a floor for the winner. An id reaches it only if its U is below exp(score - floor),
-    for noise of at least x means -log(1 - U) <= exp(-x), and -log(1 - U) > U; logarithms are taken of those few.
+    Scores are ``values / warmth`` in float64, ``top`` has the largest. What the likeliest id gets is a floor for the
+    winner. An id reaches it only if its U is below exp(score - floor), for noise of at least x means
+    -log(1 - U) <= exp(-x), and -log(1 - U) > U. So no id is worth a score, a power or a logarithm unless it is likely
+    or its word is among the smallest.
     """
-    top = int(np.argmax(warped))
-    bits = words(seed, position, len(warped))
-    slack = 1.0 + NEAR_TIE * abs(float(warped[top]))
-    floor = warped[top] + gumbel_of(bits[top : top + 1])[0] - slack
-    with np.errstate(over="ignore"):  # at temperatures near 0 a near tie may be wider than any noise
-        near = np.flatnonzero(bits <= np.exp(warped - floor) * 2.0**32)
-    perturbed = warped[near] + gumbel_of(bits[near])
+    raw = raw_words(seed, position, len(values))
+    floor = float(values[top]) / warmth + gumbel_of_one(int(raw[top])) - slack
+    # There are no scores beyond the largest number; and at temperatures near 0 a near tie is wider than any noise.
+    with np.errstate(over="ignore"):
+        worth = np.flatnonzero((values >= _at_most(floor - _RARE, warmth, values.dtype)) | (raw < _RARE_RAW))
+        scored, bits = values[worth].astype(np.float64) / warmth, bits_of(raw[worth])
+        near = bits <= np.exp(scored - floor) * 2.0**32
+    worth, scored = worth[near], scored[near]
+    perturbed = scored + gumbel_of(bits[near])
     index, gap = _best_two(perturbed)
-    best = float(perturbed[index])
-    return int(near[index]), best, best - gap
+    winner = float(perturbed[index])
+    return int(worth[index]), winner, winner - gap
+
+
+def _at_most(score: float, warmth: float, dtype: np.dtype[Any]) -> np.floating[Any]:
+    """A value that nothing whose score is at least ``score`` lies below, whichever way its division was rounded."""
+    value = np.float64(score - 1e-12 * (1.0 + abs(score))) * warmth
+    return np.nextafter(value.astype(dtype), dtype.type(-np.inf))
 
 
 def _best_two(values: Logits) -> tuple[int, float]:
@@ -259,9 +305,9 @@ def _best_two(values: Logits) -> tuple[int, float]:
     top = int(np.argmax(values))
     if len(values) < 2:
         return top, math.inf
-    before = float(np.max(values[:top])) if top else -math.inf
-    after = float(np.max(values[top + 1 :])) if top + 1 < len(values) else -math.inf
-    return top, float(values[top]) - max(before, after)
+    others = values.copy()
+    others[top] = -np.inf
+    return top, float(values[top]) - float(others[np.argmax(others)])
 
 
 def _boundary_gap(

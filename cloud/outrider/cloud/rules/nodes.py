@@ -114,7 +114,9 @@ class Nodes:
         """The target's token after ``row``, under the sampling's warps and noise."""
         if row not in self._choices:
             text = self.text(row)
-            self._choices[row] = choose(self.logits[row], self.sampling, self.position(row), text)
+            self._choices[row] = choose(
+                self.logits[row], self.sampling, self.position(row), text, self.near_tie_bound
+            )
         return self._choices[row]
 
     def near_tie(self, row: int) -> bool:
