@@ -211,22 +211,23 @@ def test_policies_do_what_they_say(target: Target, verifier: Handle, policy: Rec
     ("reason", "code"), [("offline", ExitCode.DONE), ("unreachable", ExitCode.UNREACHABLE)]
 )
 def test_a_verifier_that_never_comes_ends_the_answer(target: Target, reason: str, code: ExitCode) -> None:
-    """Nothing waits for ever: after the patience the answer ends with what was drafted alone, told as unverified."""
+    """Nothing waits for ever: the user is told, then the answer ends with what was drafted alone, and is unverified."""
     prompt = target.prompt("gone")
     device = Device(
         address="127.0.0.1:1", tokenizer=target.tokenizer, plan=chain(4),
         drafter=noisy(target, prompt, target.alone(prompt, COUNT)),
     )  # fmt: skip
 
-    async def ask() -> tuple[Finished, str]:
-        out = io.StringIO()
+    out, err = io.StringIO(), io.StringIO()
+
+    async def ask() -> Finished:
         async with asyncio.timeout(30), device.session() as session:
             events = session.generate(prompt, max_new=COUNT)
-            finished = await watch(session, events, PipeView(out, io.StringIO()), (0.5, reason))
-        return finished, out.getvalue()
+            return await watch(session, events, PipeView(out, err), (0.5, reason))
 
-    finished, text = asyncio.run(ask())
+    finished = asyncio.run(ask())
     assert (finished.reason, finished.verified) == (reason, False)
     assert finished.stats.tokens > 0
-    assert text.strip()
+    assert out.getvalue().strip()
+    assert "nothing from the verifier for 0.25 s; the answer ends without it in 0.25 s" in err.getvalue()
     assert outcome(finished) is code

@@ -32,6 +32,9 @@ from outrider.shared.transport import split_address
 PATIENCE = {Offline.NEVER: (60.0, "unreachable"), Offline.AUTO: (120.0, "offline")}
 """Longest wait for the link to come back, seconds, and how the answer ends after it: with what is verified, or with
 what was drafted alone."""
+WORD_S = 5.0
+"""Seconds without the link after which the user is told for how long it will be waited for (half the patience, if that
+is shorter)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,23 +201,18 @@ async def watch(
 ) -> Finished:
     """Show an answer to its end. Ctrl-C stops it where it stands; a second one leaves the program at once.
 
-    ``patience``: seconds in a row without the link after which it ends, and the reason it then gives.
+    ``patience``: seconds in a row without the link after which it ends, and the reason it then gives. The view is told
+    before that, so that nobody sits before a silent screen for a minute.
     """
     restore = _on_interrupt(session)
-    watchdog: asyncio.TimerHandle | None = None
-    loop = asyncio.get_running_loop()
+    watchdog = None if patience is None else _Watchdog(session, view, *patience)
     try:
         async for event in events:
             transcript = session.transcript
             if transcript is not None:
                 view.show(event, transcript)
-            if isinstance(event, LinkNote) and patience is not None:
-                down = event.state is not LinkState.ONLINE
-                if watchdog is not None and not down:
-                    watchdog.cancel()
-                    watchdog = None
-                elif watchdog is None and down:
-                    watchdog = loop.call_later(patience[0], session.stop, patience[1])
+            if isinstance(event, LinkNote) and watchdog is not None:
+                watchdog.link(event.state)
             if isinstance(event, Finished):
                 return event
     finally:
@@ -223,6 +221,49 @@ async def watch(
         restore()
         view.close()
     raise LinkDown("the session ended without a word")
+
+
+class _Watchdog:
+    """Ends an answer that has been without the link for too long, and says in time that it will."""
+
+    def __init__(self, session: Session, view: View, patience_s: float, reason: str) -> None:
+        self._session, self._view = session, view
+        self._patience_s, self._reason = patience_s, reason
+        self._timers: tuple[asyncio.TimerHandle, ...] = ()
+        self._told = False
+
+    def link(self, state: LinkState) -> None:
+        """The link is now in this state."""
+        if state is LinkState.ONLINE:
+            self.cancel()
+            if self._told:
+                self._told = False
+                self._tell(state, "the verifier is back")
+        elif not self._timers:
+            loop = asyncio.get_running_loop()
+            after_s = min(WORD_S, self._patience_s / 2)
+            self._timers = (
+                loop.call_later(after_s, self._warn, after_s),
+                loop.call_later(self._patience_s, self._session.stop, self._reason),
+            )
+
+    def cancel(self) -> None:
+        """The link is there, or nobody waits for it any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = ()
+
+    def _warn(self, after_s: float) -> None:
+        self._told = True
+        rest_s = self._patience_s - after_s
+        self._tell(
+            self._session.machine.link,
+            f"nothing from the verifier for {after_s:.3g} s; the answer ends without it in {rest_s:.3g} s",
+        )
+
+    def _tell(self, state: LinkState, note: str) -> None:
+        if self._session.transcript is not None:
+            self._view.show(LinkNote(state, note), self._session.transcript)
 
 
 def _on_interrupt(session: Session) -> Any:
