@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ending
 from machine import machine
 
 from outrider.cloud.evaluate import evaluation, tables
@@ -144,7 +145,7 @@ def shared_cache(config: Any, folder: Path) -> list[str]:
 
 def rows_in(path: Path) -> list[Row]:
     """Rows measured before."""
-    found: list[Row] = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    found: list[Row] = ending.earlier(path).get("rows", [])
     return found
 
 
@@ -176,8 +177,9 @@ class Ablations:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        out: Path = options.out
-        self.rows: list[Row] = rows_in(out)
+        ending.known("--only", options.only, (variant.name for variant in VARIANTS))
+        self.rows: list[Row] = rows_in(ending.writable(options.out))
+        sets = read_sets(options.prompts)
         self.target = load_target(options.target, options.dtype, 1)
         self.store = TextStore(self.target, default_folder())
         self.tokenizer = Tokenizer.from_folder(self.target.folder)
@@ -190,7 +192,6 @@ class Ablations:
             trees=(24,),
             judged=False,
         )
-        sets = read_sets(options.prompts)
         self.asked = evaluation.questions(sets, self.plan, self.store, self.tokenizer, say)
 
     @property
@@ -208,9 +209,6 @@ class Ablations:
     def run(self) -> None:
         """Every variant asked for that is not there yet; the base comes first."""
         names = [variant.name for variant in VARIANTS]
-        for name in self.options.only or ():
-            if name not in names:
-                sys.exit(f"--only {name}: there is {', '.join(names)}")
         for variant in VARIANTS:
             if variant.name in (self.options.only or names):
                 self._variant(variant)
@@ -360,4 +358,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    Ablations(parse()).run()
+    ending.run(lambda: Ablations(parse()).run())

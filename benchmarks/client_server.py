@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import ending
 from client_server_cells import EXCESS_S, PROMPT, ROWS_S, SEED, TOKENS, Place, cell
 from client_server_page import page
 from client_server_real import real
@@ -33,6 +34,7 @@ from outrider.netsim.virtual.planner import Device
 from outrider.netsim.virtual.recorded import drafters
 from outrider.netsim.virtual.server import VerifierCost
 from outrider.netsim.virtual.sweep import read_curve
+from outrider.shared.errors import ConfigError
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -48,7 +50,7 @@ def places(traces: Sequence[str]) -> Iterator[Place]:
         name, _, rest = text.partition("=")
         preset, *paths = rest.split(",")
         if not name or len(paths) not in (1, 2):
-            raise SystemExit(f"--trace: expected NAME=PRESET,DOWN[,UP], got {text!r}")
+            raise ConfigError("--trace", f"expected NAME=PRESET,DOWN[,UP], got {text!r}")
         found = [read_trace(path) for path in paths]
         yield Place(name, profile(preset).link, Schedule(), found[0], found[1] if len(found) == 2 else None)
 
@@ -95,19 +97,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--trace", action="append", default=[], help="NAME=PRESET,DOWN[,UP]; repeatable")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--answers", type=int, default=ANSWERS)
+    parser.add_argument("--answers", type=ending.count("--answers"), default=ANSWERS)
     parser.add_argument(
         "--real", action="store_true", help="measure the cells through the proxy; keeps the grid"
     )
     parser.add_argument("--page", action="store_true", help="only write the page anew")
-    parser.add_argument("--real-answers", type=int, default=6)
+    parser.add_argument("--real-answers", type=ending.count("--real-answers"), default=6)
     options = parser.parse_args()
     path = HERE / "costs" / f"{options.dtype}.json"
     cost = VerifierCost(curve=read_curve(path), excess_s=EXCESS_S, rows_s=ROWS_S)
     devices = drafters(RESULTS / "drafters.json")
     told: dict[str, Any]
     if options.page or options.real:
-        told = json.loads((RESULTS / "client_server.json").read_text(encoding="utf-8"))
+        told = ending.earlier(RESULTS / "client_server.json", "the grid")
+        if not told:
+            raise ConfigError(
+                "the grid", "there is none yet", remedy="run this without --real and --page first"
+            )
     if options.real:
         told["real"] = real(options.real_answers, options.dtype, devices, cost)
         told["real_machine"] = machine(
@@ -125,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import ending
 from machine import machine
 
 from outrider.cloud.describe import COST_CONTEXT, COST_WIDTHS
@@ -73,7 +74,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16"))
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=ending.count("--repeats"), default=7)
     options = parser.parse_args()
     HERE.mkdir(exist_ok=True)
     for dtype in options.dtype or ("bfloat16", "float32"):
@@ -87,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

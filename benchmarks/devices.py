@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ending
 from client_server import RESULTS
 from client_server_cells import EXCESS_S, PROMPT, ROWS_S, SEED, SHIPPED, TOKENS
 from machine import machine
@@ -83,10 +84,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--drafter", default=SHIPPED)
-    parser.add_argument("--tokens", type=int, default=4 * TOKENS, help="of the one answer of each device")
+    parser.add_argument(
+        "--tokens", type=ending.count("--tokens"), default=4 * TOKENS, help="of the one answer of each device"
+    )
     options = parser.parse_args()
     curve = read_curve(Path(__file__).parent / "costs" / f"{options.dtype}.json")
-    device = drafters(RESULTS / "drafters.json")[options.drafter]
+    measured = drafters(RESULTS / "drafters.json")
+    ending.known("--drafter", (options.drafter,), measured)
+    device = measured[options.drafter]
     setup = Setup(
         device=device,
         cost=VerifierCost(curve=curve, excess_s=EXCESS_S, rows_s=ROWS_S),
@@ -115,4 +120,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

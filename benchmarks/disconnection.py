@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import disconnection_page
+import ending
 from machine import machine
 
 from outrider.cloud.config import shipped_drafter
@@ -35,7 +36,7 @@ from outrider.cloud.evaluate.scoring.sandbox import Sandbox
 from outrider.cloud.evaluate.scoring.tasks import HUMANEVAL, Scorer, Task, TaskSet, read_tasks
 from outrider.cloud.fetch import cache_dir
 from outrider.cloud.target import load_target
-from outrider.shared.errors import OutriderError
+from outrider.shared.errors import ConfigError
 from outrider.shared.frames import CostCurve
 
 RESULTS = Path(__file__).with_name("results") / "disconnection.json"
@@ -83,11 +84,14 @@ class Run:
         self.options = options
         self.begun = time.monotonic()
         self.sets = [read_tasks(path) for path in options.prompts]
+        ending.writable(options.out)
         sandbox = Sandbox()
         say(f"sandbox: {sandbox.describe()}")
         if not sandbox.strong and not options.weak_sandbox:
-            sys.exit(
-                "generated programs would only be kept from the network by name; --weak-sandbox accepts that"
+            raise ConfigError(
+                "sandbox",
+                "generated programs would only be kept from the network by name",
+                remedy="--weak-sandbox accepts that",
             )
         target = load_target(options.target, options.dtype, 1)
         contenders = [open_contender(spec, target) for spec in options.drafter or default_drafters()]
@@ -244,8 +248,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        Run(parse()).run()
-    except OutriderError as error:
-        say(f"disconnection: {error}")
-        sys.exit(78)
+    ending.run(lambda: Run(parse()).run())

@@ -21,6 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import ending
 from machine import machine
 
 from outrider.cloud.config import shipped_drafter
@@ -72,8 +73,7 @@ class Table:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        self.rows: list[Row] = found.get("rows", [])
+        self.rows: list[Row] = ending.earlier(ending.writable(path)).get("rows", [])
         self._order: list[tuple[str, float]] = []
 
     def kept(self, key: str, name: str) -> Row | None:
@@ -210,10 +210,12 @@ class Run:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.table = Table(options.out)
+        self.specs = specs(options.shipped, options.equal)
+        ending.known("--only", options.only, self.specs)
+        self.sets: list[PromptSet] = read_sets(options.prompts)
         self.target = load_target(options.target, options.dtype, 1)
         self.store = TextStore(self.target, default_folder())
         self.tokenizer = Tokenizer.from_folder(self.target.folder)
-        self.sets: list[PromptSet] = read_sets(options.prompts)
         self.about = machine(
             dtype=options.dtype,
             threads=1,
@@ -224,9 +226,7 @@ class Run:
     def run(self) -> None:
         """All rows that are not there yet."""
         o = self.options
-        wanted = specs(o.shipped, o.equal)
-        for name in set(o.only or wanted) - set(wanted):
-            sys.exit(f"--only {name}: there is {', '.join(wanted)}")
+        wanted = self.specs
         chosen = [name for name in wanted if name in (o.only or wanted)]
         contenders = [open_contender(f"{name}={wanted[name]}", self.target) for name in chosen]
         base = evaluation.Plan(
@@ -280,4 +280,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    Run(parse()).run()
+    ending.run(lambda: Run(parse()).run())

@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import ending
+
 from outrider.client.drafters.ngram import Lookup, bucket, column, confidences
 from outrider.cloud.train.corpus import Example, read_examples
 
@@ -92,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import ending
 import numpy as np
 from machine import machine
 
@@ -178,11 +179,13 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16"))
-    parser.add_argument("--prompts", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=ending.count("--prompts"), default=16)
+    parser.add_argument("--tokens", type=ending.count("--tokens"), default=64)
     parser.add_argument("--json", action="store_true", help="end with one JSON object")
     parser.add_argument("--out", type=Path, help="write the JSON object to this file")
     options = parser.parse_args()
+    if options.out:
+        ending.writable(options.out)
     prompts = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
     prompts = [p for pair in zip(prompts[:8], prompts[8:], strict=True) for p in pair][: options.prompts]
     rows: list[dict[str, Any]] = []
@@ -200,11 +203,10 @@ def main() -> None:
                 print(f"  {name:28} {value!s:>10}   {GOALS.get(name, '')}")
     result = {"rows": rows, "machine": machine(threads=1, tokens=options.tokens, prompts=len(prompts))}
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if options.json:
         print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    main()
+    ending.run(main)

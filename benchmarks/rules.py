@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ending
 from machine import commit, machine
 from rule_cost import CHAIN, PARALLEL, TREE, Case, Cost, Timed
 
@@ -87,11 +88,17 @@ class Rules:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
+        self.wanted = cases(options.judge is not None)
+        ending.known("--only", options.only, (case.name for case in self.wanted))
+        self.rows: dict[str, Row] = {
+            row["name"]: row for row in ending.earlier(ending.writable(options.out)).get("rows", ())
+        }
+        sets = read_sets(options.prompts)
         target = load_target(options.target, options.dtype, 1, report=say)
         self.contender = open_contender(f"drafter={options.drafter}", target)
         self.tokenizer = Tokenizer.from_folder(target.folder)
         self.stops = end_ids(target, self.tokenizer)
-        self.prompts = named_prompts(read_sets(options.prompts), options.per_set, self.tokenizer)
+        self.prompts = named_prompts(sets, options.per_set, self.tokenizer)
         self.engine = Engine(target)
         self.idle: list[Drafter] = []
         self.rules: dict[str, Rule] = {rule.name: rule for rule in KNOWN.rules}
@@ -113,16 +120,11 @@ class Rules:
             tokens=options.tokens,
             seed=options.seed,
         )
-        found = json.loads(options.out.read_text(encoding="utf-8")) if options.out.is_file() else {}
-        self.rows: dict[str, Row] = {row["name"]: row for row in found.get("rows", ())}
 
     def run(self) -> None:
         """All rows that are not there yet."""
-        wanted = cases(self.options.judge is not None)
-        names = [case.name for case in wanted]
-        for name in set(self.options.only or ()) - set(names):
-            sys.exit(f"--only {name!r}: there is {'; '.join(names)}")
-        for case in wanted:
+        names = [case.name for case in self.wanted]
+        for case in self.wanted:
             if self.options.only and case.name not in self.options.only:
                 continue
             key = self._key(case)
@@ -282,4 +284,4 @@ def parse() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    Rules(parse()).run()
+    ending.run(lambda: Rules(parse()).run())
