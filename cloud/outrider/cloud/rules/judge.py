@@ -15,8 +15,8 @@ The lossless criterion is:
 
 Vetoes, whatever the head says: no end of text and no special token; nothing outside the target's support, nothing less
 likely than ``floor`` (at temperature 0: by the law at temperature 1); no more than ``in_a_row`` judged tokens in a row.
-Each round ends with a token of the target's own, so no row is longer than a round, but for one that a near tie in a
-tree cuts short behind a judged token.
+Each round ends with a token of the target's own, also one that a near tie in a tree cuts short, so no row is longer
+than a round, and nothing need be known of the rounds before, by whatever replica they were judged.
 """
 
 from __future__ import annotations
@@ -120,8 +120,7 @@ class Judge:
         while True:
             near = nodes.near_tie(row)
             if not nodes.is_exact(row) and (near or nodes.wants_log_probs):
-                last = path.pop()
-                return Decision(tuple(path), nodes.draft.ids[last], tuple(kinds), near_ties)
+                return _cut(nodes, path, kinds, near_ties)
             near_ties += near
             token = nodes.choice(row).token
             child, kind = nodes.child(row, token), TokenKind.ACCEPTED
@@ -146,6 +145,15 @@ class Judge:
             return False
         read = node + 1 if self.head.position is Position.CANDIDATE else row
         return bool(self.head.score(nodes.hidden(read)) >= given["delta"])
+
+
+def _cut(nodes: Nodes, path: list[int], kinds: list[TokenKind], near_ties: int) -> Decision:
+    """The verdict one token earlier; where the head alone had let that one through, with the target's in its place."""
+    *path, last = path
+    if kinds[-1] is not TokenKind.JUDGED:
+        return Decision(tuple(path), nodes.draft.ids[last], tuple(kinds), near_ties)
+    own = nodes.choice(nodes.draft.parents[last]).token
+    return Decision(tuple(path), own, (*kinds[:-1], TokenKind.RECOVERED), near_ties)
 
 
 def _judged_last(kinds: list[TokenKind]) -> int:
