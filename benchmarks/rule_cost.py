@@ -78,7 +78,7 @@ class SameCoin:
     def __call__(self, base: int, position: int, purpose: Purpose, index: int = 0) -> float:
         """That coin."""
         del base, position, index
-        return self.value if purpose in (Purpose.ACCEPT, Purpose.JUDGE) else 0.5
+        return self.value if purpose is Purpose.ACCEPT else 0.5
 
 
 COINS = (SameCoin(0.0), SameCoin(1.0 - 2.0**-53))

@@ -118,7 +118,8 @@ def test_replicas_with_one_secret_throw_the_same_coins(folder: Path, worker: Wor
         loaded = assemble(ServeConfig(coin_secret_file=path), worker, Numerics(), tokenizer, (), store)
         table = loaded.table()
         assert isinstance(table, SessionTable) and table.served.coin_secret.hex() not in repr(table.served)
-        keys.append(table.coin_key(Session(1, "p", b"s" * 16), Turn(1, EMPTY, (5,), 1, 9)))
+        session, turn = Session(1, "p", b"s" * 16), Turn(1, EMPTY, (5,), 1, 9)
+        keys.append(table.coin_key(session, turn, frozenset(), Draft.chain(())))
     assert keys[0] == keys[1] != keys[2]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from outrider.cloud.events import Verify
-from outrider.cloud.rounds import FIRST_WINDOW, bound, digest, fit
+from outrider.cloud.rounds import FIRST_WINDOW, bound, digest, fit, question
+from outrider.cloud.rules import KNOWN, Decision, Nodes
 from outrider.shared.anchor import EMPTY, TokenSequence, extend
+from outrider.shared.coins import Coins, question_key, turn_key
 from outrider.shared.draft import Draft, DraftKind
 from outrider.shared.frames import (
     DraftFrame,
@@ -23,7 +26,7 @@ from outrider.shared.frames import (
     Window,
 )
 from outrider.shared.laws import SparseLaw
-from outrider.shared.sampling import Sampling
+from outrider.shared.sampling import Sampling, law
 from tests.cloud.table_bench import FEATURES, PROMPT, SERVED, Bench, draft, opening, turn
 
 WITH_LAWS = (*FEATURES, Feature.DRAFT_LAWS)
@@ -97,6 +100,59 @@ def test_the_engine_gets_laws_kind_and_a_key_of_its_own_for_every_turn() -> None
     assert len(keys) == 3 and all(len(key) == 32 for key in keys)
     assert b"secret" not in repr(SECRET).encode()
     assert SERVED.coin_secret != replace(SERVED, coin_secret=b"other").coin_secret
+
+
+def key_of(drafted: Draft, prompt: tuple[int, ...] = PROMPT, **changes: Any) -> bytes:
+    """The key under which a new table with the same secret judges a session's first round."""
+    bench = Bench(SECRET)
+    made: dict[str, Any] = {"sampling": Sampling(1.0), "rule": Rule("residual"), "ids": prompt} | changes
+    bench.open(opening(turn=turn(**made), features=WITH_LAWS))
+    bench.up(draft(1, prompt, draft=drafted))
+    return verified(bench)[-1].coin_key
+
+
+def test_whatever_differs_is_judged_with_other_coins() -> None:
+    """A device that replays a session with another draft, text, sampling or rule has learned nothing of these coins;
+    one that asks the same again, elsewhere, is answered with the same."""
+    fewer = replace(LAW, counts=(63, 65, 64, 64))
+    keys = [
+        key_of(chain(1, 2)),
+        key_of(chain(1, 3)),
+        key_of(chain(1)),
+        key_of(Draft.chain((1, 2), SAMPLED, (LAW, fewer))),
+        key_of(Draft((1, 2), (0, 0), DISTINCT, (LAW,)), rule=Rule("multidraft")),
+        key_of(Draft((1, 2), (0, 0), SAMPLED, (LAW,)), rule=Rule("multidraft")),
+        key_of(chain(1, 2), rule=Rule("block")),
+        key_of(chain(1, 2), sampling=Sampling(1.0, seed=1)),
+        key_of(chain(1, 2), sampling=Sampling(1.5)),
+        key_of(chain(1, 2), prompt=(*PROMPT[:-1], PROMPT[-1] + 1)),
+        key_of(chain(1, 2), stop_ids=(96,)),
+        key_of(chain(1, 2), generated_from=1),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key_of(chain(1, 2)) == keys[0]
+
+
+def test_a_draft_made_of_an_earlier_verdict_is_accepted_no_more_often() -> None:
+    """A device asks `look` for the target's draw, begins again, and drafts that token: it stands as often as any other.
+
+    With coins of the turn alone it would always stand. 600 turns; five standard errors are 0.1.
+    """
+    rule, sampling = KNOWN.named("look"), Sampling(1.0)
+    logits = np.tile(np.asarray([0.5, 0.1, 0.0, -0.3]), (2, 1))
+    share = float(np.sum(law(logits[0], sampling) ** 2))
+
+    def ask(turns: int, drafted: Draft) -> Decision:
+        asked = question(turn(turns, sampling=sampling), extend(EMPTY, PROMPT), (), drafted)
+        coins = Coins(question_key(turn_key(b"secret", b"session", turns), asked))
+        return rule(Nodes(drafted, logits[: 1 + len(drafted)], sampling, len(PROMPT), coins=coins))
+
+    stood = 0
+    for turns in range(1, 601):
+        learned = ask(turns, Draft.chain(())).next_id
+        assert ask(turns, Draft.chain(())).next_id == learned
+        stood += len(ask(turns, Draft.chain((learned,))).path)
+    assert abs(stood / 600 - share) < 0.1 < 1.0 - share
 
 
 def test_a_drawn_draft_that_does_not_begin_at_the_end_of_the_log_is_superseded() -> None:

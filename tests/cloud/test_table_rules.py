@@ -201,11 +201,14 @@ def test_a_draft_the_rule_cannot_judge_is_refused_before_the_pass() -> None:
     bench = Bench(OPEN_TO_ALL)
     asked = turn(rule=OVER, sampling=Sampling(1.0))
     bench.open(opening(turn=asked, features=ALL, draft=first))
-    assert bench.failure().field == "draft.kind"
+    assert bench.failure().field == "open.draft.kind"
     bench.open(opening(2, turn=asked, features=ALL), stream=2)
     bench.steps.clear()
     bench.up(draft(1, PROMPT, (7, 8)), stream=2)
     assert bench.failure(2).field == "draft.kind" and not bench.steps
+    later = replace(draft(1, PROMPT, base=extend(EMPTY, PROMPT)), turn=2)
+    bench.open(opening(3, turn=asked, features=ALL, draft=later), stream=3)
+    assert bench.failure(3).field == "open.draft.turn"
 
 
 @pytest.mark.parametrize(

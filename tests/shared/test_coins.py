@@ -7,11 +7,13 @@ import itertools
 import numpy as np
 import pytest
 
-from outrider.shared.coins import Coins, Purpose, coin, turn_key
+from outrider.shared.coins import Coins, Purpose, coin, question_key, turn_key
 
 KEY = b"a key of any length"
+PURPOSES = {"ACCEPT": 1, "REPLACE": 2, "BONUS": 3, "DRAFT": 5}
 GOLDEN = [0.08570186596139417, 0.872720766339529, 0.0390672601447688, 0.8399743259745441, 0.7749251449379416]
 GOLDEN_KEY = "b08b38b874f81a54a855f8a82dcc2c29f5fb084b19e1cf13fd65411b47887f8c"
+GOLDEN_QUESTION = "eecf3a6c11b07301e9bdacd0c82827b9b4b2aa6a391a032a4073b14f7ce71073"
 
 
 def test_golden_coins() -> None:
@@ -24,6 +26,8 @@ def test_golden_coins() -> None:
         coin(b"\x00", 2**40, Purpose.DRAFT, 2**31, base=2**39),
     ] == GOLDEN
     assert turn_key(b"secret", b"session", 3).hex() == GOLDEN_KEY
+    assert question_key(bytes(32), b"question").hex() == GOLDEN_QUESTION
+    assert {purpose.name: purpose.value for purpose in Purpose} == PURPOSES
 
 
 def test_every_part_of_the_address_counts() -> None:
@@ -33,7 +37,8 @@ def test_every_part_of_the_address_counts() -> None:
     assert len(thrown) == 2 * len(addresses)
     assert thrown == {Coins(key)(*address) for key in (KEY, b"other") for address in addresses}
     keys = {turn_key(s, i, t) for s in (b"a", b"b") for i in (b"", b"x", b"x\0") for t in (0, 1)}
-    assert len(keys) == 12
+    keys |= {question_key(turn, question) for turn in sorted(keys) for question in (b"", b"x", b"y")}
+    assert len(keys) == 48
 
 
 def test_coins_are_uniform_in_the_half_open_interval() -> None:

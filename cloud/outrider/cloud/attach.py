@@ -56,7 +56,10 @@ def check_open(
     rule = rules.named(frame.turn.rule.name)
     check_window(frame.window, "open.window", rule)
     if frame.draft is not None:
-        rule.takes(frame.draft.draft)
+        try:
+            rule.takes(frame.draft.draft)
+        except InvalidField as error:
+            raise below("open", error) from None
     if frame.have.length > longest:
         raise ContextTooLong(f"the session has {frame.have.length} tokens, at most {longest} fit")
     start = turn_start(frame.turn)
@@ -69,7 +72,7 @@ def check_turn(turn: Turn, path: str, rules: Rulebook, longest: int, granted: Co
     try:
         rule = rules.find(turn.rule, turn.sampling)
     except InvalidField as error:
-        raise InvalidField(f"{path}.{error.field}", error.why, remedy=error.remedy) from None
+        raise below(path, error) from None
     if rule.needs_laws and Feature.DRAFT_LAWS not in granted:
         raise InvalidField(
             f"{path}.rule.name",
@@ -78,6 +81,11 @@ def check_turn(turn: Turn, path: str, rules: Rulebook, longest: int, granted: Co
         )
     if turn_start(turn) > longest:
         raise ContextTooLong(f"the prompt makes {turn_start(turn)} tokens, at most {longest} fit")
+
+
+def below(path: str, error: InvalidField) -> InvalidField:
+    """The same refusal of a field of the message at ``path``."""
+    return InvalidField(f"{path}.{error.field}", error.why, remedy=error.remedy)
 
 
 def check_window(window: Window, path: str, rule: Rule) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from outrider.shared.anchor import TokenSequence
 from outrider.shared.codec import pack_ids, pack_parents
 from outrider.shared.draft import Draft, DraftKind
-from outrider.shared.frames import Anchor, DraftFrame, RoundOutcome, Verdict
+from outrider.shared.frames import Anchor, DraftFrame, RoundOutcome, Turn, Verdict
 
 REMEMBERED = 8
 """Rounds whose digest and answer are kept for a repeat."""
@@ -72,19 +72,32 @@ class Rounds:
 
 def digest(frame: DraftFrame) -> bytes:
     """What makes two drafts the same: turn, base, tokens, their kind and laws; never the bytes that carried them."""
-    base = frame.base or frame.window.seen
-    laws = [number for law in frame.draft.laws for number in (law.bits, len(law.ids), *law.ids, *law.counts)]
+    parts = frame.turn.to_bytes(4, "little"), _named(frame.base or frame.window.seen, frame.draft)
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def question(turn: Turn, base: Anchor, stop_ids: Collection[int], draft: Draft) -> bytes:
+    """Everything a verdict on ``draft`` below ``base`` depends on, but for the target and the coins.
+
+    The same on any replica, whatever stream or round it is asked in.
+    """
+    terms = repr((turn.sampling, turn.rule, turn.generated_from, sorted(stop_ids))).encode()
+    return hashlib.blake2b(len(terms).to_bytes(4, "little") + terms + _named(base, draft)).digest()
+
+
+def _named(base: Anchor, draft: Draft) -> bytes:
+    """A draft and where it hangs, as bytes that no other has."""
+    laws = [number for law in draft.laws for number in (law.bits, len(law.ids), *law.ids, *law.counts)]
     parts = (
-        frame.turn.to_bytes(4, "little"),
         base.length.to_bytes(4, "little"),
         base.hash.to_bytes(8, "little"),
-        len(frame.draft.ids).to_bytes(4, "little"),
-        pack_ids(frame.draft.ids),
-        pack_parents(frame.draft.parents),
-        bytes((frame.draft.kind,)),
+        len(draft.ids).to_bytes(4, "little"),
+        pack_ids(draft.ids),
+        pack_parents(draft.parents),
+        bytes((draft.kind,)),
         pack_ids(laws),
     )
-    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+    return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,7 +183,7 @@ class StepTable(TableState):
             history=text,
             log_probs=turn.log_probs,
             stop_ids=stop_ids,
-            coin_key=self.coin_key(session, turn),
+            coin_key=self.coin_key(session, turn, stop_ids, draft),
         )
         return Job(session, session.generation, work, head, session.stream, fitted, self.now)
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from outrider.cloud.attach import (
     Found,
+    below,
     check_open,
     check_turn,
     check_window,
@@ -234,7 +235,10 @@ class SessionTable(UpkeepTable):
         self._take_window(stream, frame.window, max(frame.have.length, turn_start(frame.turn)))
         self._end_if_over(session)
         if frame.draft is not None:
-            self._on_draft(stream, frame.draft)
+            try:
+                self._on_draft(stream, frame.draft)
+            except InvalidField as error:
+                raise below("open", error) from None
 
     def catch_up(self, stream: Stream, start: int) -> None:
         """Send what was committed beyond ``start``, and the turn's end if it has ended."""

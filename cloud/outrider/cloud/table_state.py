@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
 from outrider.cloud.events import Count, EndStream, EvictKv, Priority, SendFrame, TableAction, TruncateKv
-from outrider.cloud.rounds import Rounds
+from outrider.cloud.rounds import Rounds, question
 from outrider.cloud.rows_schedule import RowsSchedule
 from outrider.cloud.rules import EXACT, Rulebook
 from outrider.cloud.session_log import Session
-from outrider.shared.coins import turn_key
+from outrider.shared.coins import question_key, turn_key
+from outrider.shared.draft import Draft
 from outrider.shared.errors import OutriderError, to_failure
 from outrider.shared.frames import (
     CostCurve,
@@ -171,10 +172,11 @@ class TableState:
         stream = self.stream_of(session)
         return stream is not None and feature in stream.granted
 
-    def coin_key(self, session: Session, turn: Turn) -> bytes:
-        """The key of a turn's coins: nobody's but this verifier's, and the same whenever it is asked for again."""
+    def coin_key(self, session: Session, turn: Turn, stop_ids: Collection[int], draft: Draft) -> bytes:
+        """The key of a verdict's coins: nobody's but this verifier's, and the same whenever it is asked for again."""
         whose = session.principal.encode() + b"\0" + session.session_id
-        return turn_key(self.served.coin_secret, whose, turn.turn)
+        asked = question(turn, session.log.anchor, stop_ids, draft)
+        return question_key(turn_key(self.served.coin_secret, whose, turn.turn), asked)
 
     # ------------------------------------------------------------------------------------------------ actions
 

@@ -12,6 +12,9 @@ The base belongs to it because some rules throw coins behind the token that ends
 every drafted token): thrown again in the next round, they would tell of the last one's outcome, and the text would no
 longer follow the target's law. Rounds of a turn have different bases, turns have different keys.
 
+The key is that of a turn and, within it, of everything that is judged (`question_key`): the device decides what is
+asked, and must not know the answer beforehand from having asked something else.
+
 These streams have nothing to do with the shared noise of `outrider.shared.noise`, which the device knows in advance: a
 device that knew these could choose its draft by them.
 """
@@ -40,8 +43,6 @@ class Purpose(IntEnum):
     """Which token stands in its place."""
     BONUS = 3
     """Which token follows an accepted draft."""
-    JUDGE = 4
-    """Whether a lossy rule lets a token through."""
     DRAFT = 5
     """Which token the device drafts; its key is the device's own."""
 
@@ -80,3 +81,13 @@ def turn_key(secret: bytes, session: bytes, turn: int) -> bytes:
     """The coin key of one turn of a session, 32 bytes: what replicas with the same ``secret`` agree on."""
     text = struct.pack("<H", len(session)) + session + struct.pack("<Q", turn)
     return hashlib.blake2b(text, digest_size=32, key=secret, person=b"outrider turn 01").digest()
+
+
+def question_key(turn: bytes, question: bytes) -> bytes:
+    """The coin key of one question of the turn whose key is ``turn``, 32 bytes.
+
+    ``question`` names everything that a verdict depends on and the device has a say in. A verdict that is asked for
+    again is then thrown with the same coins, and whoever changes anything about it gets others: what a device has
+    learned of coins, by asking twice or elsewhere, says nothing about a draft that was not judged yet.
+    """
+    return hashlib.blake2b(question, digest_size=32, key=turn, person=b"outrider asks 01").digest()
