@@ -8,7 +8,7 @@
 
 Acceptance, step times and row sizes are those of `results/drafters.json`, pass times those of `costs/`. Presets bring
 their own random outages; a trace brings those that it has, and every answer begins at another place of it. Writes
-`results/client_server.json` and `.md`.
+`results/client_server.json` and `.md`, and a figure (`sim` extra).
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def virtual(
 
 
 def write(told: dict[str, Any]) -> None:
-    """JSON with a cell a line, and the page."""
+    """JSON with a cell a line, the page, and the figure."""
+    from grid_figures import draw  # needs matplotlib, measuring does not
+
     lists = {name: told[name] for name in ("cells", "real") if told.get(name)}
     rest = {name: value for name, value in told.items() if name not in ("cells", "real")}
     parts = [f'"{name}": {json.dumps(value)}' for name, value in rest.items()]
@@ -90,6 +92,7 @@ def write(told: dict[str, Any]) -> None:
         parts.append(f'"{name}": [\n' + ",\n".join(json.dumps(row) for row in rows) + "\n]")
     (RESULTS / "client_server.json").write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
     (RESULTS / "client_server.md").write_text(page(told), encoding="utf-8")
+    draw("client_server", told["cells"])
 
 
 def main() -> None:

@@ -25,6 +25,8 @@ def page(told: dict[str, Any]) -> str:
         "",
         *SAYS,
         "",
+        "![Tokens per second over links: every mode, and trees of every drafter](client_server.png)",
+        "",
         "## Tokens per second",
         "",
         *pivot(cells, links, "tokens_per_s", "{:.1f}"),

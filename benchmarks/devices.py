@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/devices.py          # results/devices.json and .md, some seconds
+    python benchmarks/devices.py          # results/devices.json, .md and a figure (`sim` extra), some seconds
 
 Every device has a link of its own (the same preset, another seed, no outages) and asks for one long answer at time 0.
 What waits of all devices shares packed passes, first come first served. Acceptance, step times and pass times as in
@@ -114,8 +114,12 @@ def main() -> None:
         f"device, seeds from {SEED}. Passes: {options.dtype} on one core of {facts['cpu']}. "
         f"Commit {facts['commit']}.\n\n"
     )
-    page = head + SAYS + "\n".join(table(cells, COLUMNS)) + "\n"
+    shown = "![Delivered tokens and the verifier's time against devices](devices.png)\n\n"
+    page = head + SAYS + shown + "\n".join(table(cells, COLUMNS)) + "\n"
     (RESULTS / "devices.md").write_text(page, encoding="utf-8")
+    from grid_figures import draw  # needs matplotlib, measuring does not
+
+    draw("devices", cells)
     print(page)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import shutil
 import sys
@@ -50,8 +51,13 @@ CASES: dict[str, list[tuple[tuple[str, ...], str]]] = {
 }
 WITHOUT_INPUT = {"proxy"}
 """Has one flag, which argparse reads."""
-READS_ITS_OWN = {"virtual", "devices", "client_server"}
-"""Read measured costs and drafters that lie beside them."""
+READS_ITS_OWN = {
+    "client_server": "bfloat16.json",
+    "devices": "bfloat16.json",
+    "grid_figures": "client_server.json has no cells",
+    "virtual": "bfloat16.json",
+}
+"""Read measurements that lie beside them."""
 
 
 @pytest.fixture
@@ -82,7 +88,7 @@ def programs(folder: Path) -> set[str]:
 
 def test_none_is_left_out(scripts: Path) -> None:
     """Whoever adds a benchmark adds its bad input here."""
-    assert programs(scripts) == CASES.keys() | WITHOUT_INPUT | READS_ITS_OWN
+    assert programs(scripts) == CASES.keys() | WITHOUT_INPUT | READS_ITS_OWN.keys()
 
 
 @pytest.mark.parametrize(
@@ -124,7 +130,19 @@ def test_measurements_that_are_missing_are_named(
     assert ends(tmp_path / f"{name}.py", (), monkeypatch) == 78
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith(f"{name}: ")
-    assert "bfloat16.json" in last
+    assert READS_ITS_OWN[name] in last
+
+
+def test_the_grids_are_drawn_from_their_results(scripts: Path, tmp_path: Path) -> None:
+    """Both figures, as PNG and SVG, with every mode, drafter and link that the committed results have."""
+    drawing = runpy.run_path(str(scripts / "grid_figures.py"))
+    for name in ("client_server", "devices"):
+        cells = json.loads((scripts / "results" / f"{name}.json").read_text(encoding="utf-8"))["cells"]
+        drawing["draw"](name, cells, tmp_path)
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        words = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
+        for field in ("link", "mode", "drafter"):
+            assert all(one[field] in words for one in cells if one.get(field, "none") != "none")
 
 
 def test_a_defect_keeps_its_traceback(scripts: Path) -> None:
