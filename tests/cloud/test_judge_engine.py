@@ -29,7 +29,7 @@ from outrider.cloud.judge.runs import RunSetting, rounds
 from outrider.cloud.judge.workshop import Purpose, Workshop, families, make_tasks, open_workshop
 from outrider.cloud.target import load_target
 from outrider.cloud.worker import Worker
-from outrider.shared.errors import ConfigError
+from outrider.shared.errors import ConfigError, EngineFailed
 from tests.tiny import END_ID, make_target
 from tests.tiny_bundle import make_bundle
 
@@ -283,5 +283,5 @@ def test_a_drafter_of_rewritten_text_drafts_as_a_fresh_one(tmp_path: Path) -> No
         used.propose([30, 31], [values[:1] for values in whole], 4)
         with pytest.raises(ValueError, match="rewritten"):
             law(0)
-        with pytest.raises(ValueError, match="does not hold"):
+        with pytest.raises(EngineFailed, match="does not hold"):
             passes.rows(1, 0, 50)

@@ -5,13 +5,14 @@ The one place of the verifier's side that runs the device's code, and only to me
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from outrider.client.bundle import Bundle, load_bundle
 from outrider.client.drafter import Drafter
@@ -21,7 +22,7 @@ from outrider.client.onnxfile import metadata
 from outrider.cloud.evaluate.texts import TargetText
 from outrider.cloud.export.cached import cached_bundle
 from outrider.cloud.kinds.registry import find_kind
-from outrider.cloud.kinds.server import ServerHalf
+from outrider.cloud.kinds.server import KeyValue, ServerHalf
 from outrider.cloud.kinds.settings import SETTINGS_FILE
 from outrider.cloud.kinds.weights import load_drafter
 from outrider.cloud.target import Target
@@ -69,10 +70,21 @@ class Contender:
             return []
         count = text.stated
         kv = {layer: text.kv(layer) for layer in half.needed_layers}
-        final = text.final[:count] if half.needs_final else None
-        made = half.rows(kv, final, torch.arange(count))
+        return self.decoded(kv, text.final[:count] if half.needs_final else None, 0, count)
+
+    def decoded(
+        self, kv: Mapping[int, KeyValue], final: Tensor | None, start: int, stop: int
+    ) -> list[NDArray[np.float32]]:
+        """State rows of positions start … stop-1 as a device decodes them, per plane [stop-start, width]; [] without.
+
+        ``kv`` and ``final`` are what the target computed there: keys and values of the layers that the half needs, and
+        the final states if it needs those.
+        """
+        if self.half is None:
+            return []
+        made = self.half.rows(kv, final, torch.arange(start, stop))
         return [
-            decode_rows(encode_rows(values.float().numpy(), plane), count, plane)
+            decode_rows(encode_rows(values.float().numpy(), plane), stop - start, plane)
             for values, plane in zip(made, self.planes, strict=True)
         ]
 

@@ -22,7 +22,6 @@ from outrider.cloud.local import no_verdict
 from outrider.cloud.rules import NOTHING, Audit, Decision, Nodes, Rule, Rulebook
 from outrider.cloud.worker import Worker
 from outrider.shared import frames
-from outrider.shared.codec import decode_rows, encode_rows
 from outrider.shared.draft import Draft
 from outrider.shared.errors import EngineFailed
 from outrider.shared.frames import TokenKind
@@ -186,19 +185,22 @@ class LiveRows:
 
     def __init__(self, engine: Engine, contender: Contender) -> None:
         self._engine = engine
-        self._half = contender.half
-        self._planes = contender.planes
+        self._contender = contender
 
     @property
     def final(self) -> bool:
         """Whether they are made of final hidden states."""
-        return self._half is not None and bool(self._planes) and self._half.needs_final
+        half = self._contender.half
+        return half is not None and bool(self._contender.planes) and half.needs_final
 
     @torch.inference_mode()
     def __call__(self, key: int, start: int, stop: int) -> list[NDArray[np.float32]]:
-        """Rows of positions start … stop-1, per plane [stop-start, width]; none for a drafter that reads none."""
-        half = self._half
-        if half is None or not self._planes or start >= stop:
+        """Rows of positions start … stop-1, per plane [stop-start, width]; none for a drafter that reads none.
+
+        Raises EngineFailed for positions that the target does not hold.
+        """
+        half = self._contender.half
+        if half is None or not self._contender.planes or start >= stop:
             return []
         layers = half.needed_layers
         states = self._engine.states(key, layers, start, stop)
@@ -206,11 +208,7 @@ class LiveRows:
         if states is None or (self.final and final is None):
             raise EngineFailed(f"the target does not hold positions {start} to {stop}")
         kv = {layer: (states[index, 0], states[index, 1]) for index, layer in enumerate(layers)}
-        made = half.rows(kv, final, torch.arange(start, stop))
-        return [
-            decode_rows(encode_rows(values.float().numpy(), plane), stop - start, plane)
-            for values, plane in zip(made, self._planes, strict=True)
-        ]
+        return self._contender.decoded(kv, final, start, stop)
 
 
 Watch = Callable[[Writing, Nodes, Decision], None]

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from outrider.cloud.engine import Engine, Request
 from outrider.cloud.evaluate.contenders import Contender
+from outrider.cloud.evaluate.ruled import LiveRows
 from outrider.cloud.judge.features import NormTap, States, final_norm
 from outrider.cloud.judge.passes import Feed, Rows, Seen
 from outrider.cloud.target import Target
-from outrider.shared.codec import decode_rows, encode_rows
 from outrider.shared.draft import Draft
 
 _KV_BYTES = 2 << 30
@@ -31,8 +31,8 @@ class EnginePasses:
         self._handle = final_norm(model).register_forward_pre_hook(self._tap)
         self._head = model.get_output_embeddings().weight.detach()
         self._engine = Engine(target, kv_bytes)
-        self._half, self._planes = contender.half, contender.planes
-        self._final = self._half is not None and self._half.needs_final and bool(self._planes)
+        self._planes = contender.planes
+        self._rows = LiveRows(self._engine, contender)
         self.passes = 0
         """Packed passes made."""
 
@@ -53,7 +53,8 @@ class EnginePasses:
         for feed in feeds:
             self._engine.truncate(feed.key, feed.start)
         requests = [
-            Request(feed.key, feed.start, feed.ids, Draft.chain(feed.draft), self._final) for feed in feeds
+            Request(feed.key, feed.start, feed.ids, Draft.chain(feed.draft), self._rows.final)
+            for feed in feeds
         ]
         found = self._engine.forward(requests, hidden=True)
         self.passes += 1
@@ -76,25 +77,11 @@ class EnginePasses:
         )
         return scores
 
-    @torch.inference_mode()
     def rows(self, key: int, start: int, stop: int) -> Rows:
-        """State rows through the wire's int8; [] for a drafter without. Raises ValueError for positions not held."""
-        half = self._half
-        if half is None or not self._planes:
-            return []
+        """State rows through the wire's int8; [] for a drafter without. Raises EngineFailed for positions not held."""
         if start >= stop:
             return [np.zeros((0, plane.width), np.float32) for plane in self._planes]
-        layers = half.needed_layers
-        states = self._engine.states(key, layers, start, stop)
-        final = self._engine.final(key, start, stop) if half.needs_final else None
-        if states is None or (final is None and half.needs_final):
-            raise ValueError(f"the target does not hold positions {start} to {stop}")
-        kv = {layer: (states[index, 0], states[index, 1]) for index, layer in enumerate(layers)}
-        made = half.rows(kv, final, torch.arange(start, stop))
-        return [
-            decode_rows(encode_rows(values.float().numpy(), plane), stop - start, plane)
-            for values, plane in zip(made, self._planes, strict=True)
-        ]
+        return self._rows(key, start, stop)
 
     def forget(self, key: int) -> None:
         """Drop a text."""
