@@ -48,6 +48,8 @@ from outrider.v1 import verifier_pb2_grpc
 Frame = TypeVar("Frame", bound=DownFrame)
 PATIENCE_S = 60.0
 ALL_FEATURES = (Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE, Feature.STATE_ROWS)
+KINDS_OF_EDGE = {TokenKind.ACCEPTED, TokenKind.RECOVERED, TokenKind.BONUS}
+"""Of tokens that only come when a draft is judged."""
 
 
 @dataclass

@@ -11,12 +11,18 @@ from outrider.cloud.serve import Loaded
 from outrider.cloud.table import SessionTable
 from outrider.cloud.table_state import RowSource, Served, TableSettings
 from outrider.shared.frames import BundleInfo, CostCurve, Fingerprints, Limits, Numerics
+from outrider.shared.sampling import Sampling
 from tests.toy_engine import PLANE, ToyEngine, ToyRows
 
 BUNDLE = b"toy bundle " * 20_000
 TOKENIZER = b'{"format":1,"tokenizer":"toy"}'
 LAW = hashlib.sha256(b"toy law").digest()
 KV_BYTES_PER_TOKEN = 4
+
+PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
+COUPLED = Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=11)
+WITH_BUNDLE = Fingerprints(bundle=hashlib.sha256(BUNDLE).digest())
+"""What devices in the tests of the service ask for."""
 
 
 def toy_loaded(

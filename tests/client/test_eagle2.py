@@ -16,6 +16,7 @@ from outrider.cloud.eagle2.device_half import DeviceHalf
 from outrider.cloud.eagle2.kind import KIND
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
+from tests.client.proposals import same
 from tests.tiny_features import (
     HIDDEN,
     VOCABULARY,
@@ -77,13 +78,6 @@ def fresh(ids: list[int], known: int) -> Eagle2Drafter:
     drafter.add_rows(0, 0, rows()[:known])
     drafter.begin(ids)
     return drafter
-
-
-def same(one: Proposal, other: Proposal) -> None:
-    """Same draft, same confidence."""
-    assert one.draft == other.draft
-    assert one.best_path == other.best_path
-    np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
 @pytest.mark.parametrize("known", [0, 4, 9])

@@ -18,6 +18,7 @@ from outrider.cloud.moa.drafter import FrozenTarget, MoaDrafter
 from outrider.cloud.moa.graph import build_graph
 from outrider.shared.noise import gumbel
 from outrider.shared.sampling import Sampling
+from tests.client.proposals import same
 from tests.tiny_drafter import (
     GRID,
     VOCABULARY,
@@ -87,13 +88,6 @@ def fresh(case: Case, ids: list[int], rows: int) -> GraphDrafter:
     give(drafter, planes(case), 0, rows)
     drafter.begin(ids)
     return drafter
-
-
-def same(one: Proposal, other: Proposal) -> None:
-    """Two proposals are equal but for rounding."""
-    assert one.draft == other.draft
-    assert one.best_path == other.best_path
-    np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from outrider.client.drafter import Budget, Proposal
+from outrider.client.drafter import Budget
 from outrider.client.drafters.graph import OnnxGraph
 from outrider.client.drafters.hybrid import HybridDrafter
 from outrider.client.drafters.moa import GraphDrafter
@@ -18,6 +18,7 @@ from outrider.cloud.glide.settings import GlideSettings
 from outrider.cloud.independent.settings import IndependentSettings
 from outrider.cloud.kinds.base import Text
 from outrider.cloud.kinds.settings import DrafterSettings
+from tests.client.proposals import same
 from tests.tiny_kinds import SHAPE, VOCABULARY, graph_of, law, random_cache, random_kind, rows_of_kind
 
 LENGTH = 24
@@ -49,12 +50,6 @@ def fresh(name: str, ids: list[int], rows: int) -> GraphDrafter:
         drafter.add_rows(plane, 0, values[:rows])
     drafter.begin(ids)
     return drafter
-
-
-def same(one: Proposal, other: Proposal) -> None:
-    """Equal but for rounding."""
-    assert one.draft == other.draft
-    np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-4)
 
 
 @kinds

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
-import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from outrider.cloud import logs
 from outrider.cloud.listener import ListenerSettings
 from outrider.shared.draft import Draft
 from outrider.shared.frames import UNLIMITED
@@ -25,19 +22,7 @@ CANARY_IDS = (917_341, 662_903, 845_127)
 TOKEN = "canary-token-5c1e"
 
 
-@pytest.fixture
-def log() -> Iterator[io.StringIO]:
-    """Everything logged at debug level by anybody."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    logs.set_up("debug", stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-def test_ids_tokens_and_names_stay_out_of_logs_and_metrics(log: io.StringIO, tmp_path: Path) -> None:
+def test_ids_tokens_and_names_stay_out_of_logs_and_metrics(debug_log: io.StringIO, tmp_path: Path) -> None:
     """Prompts of rare ids, a failing engine, refused frames with text in them, wrong and right tokens: no trace."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"phone {TOKEN}\n")
@@ -62,7 +47,7 @@ def test_ids_tokens_and_names_stay_out_of_logs_and_metrics(log: io.StringIO, tmp
                 await device.drained()
 
         asyncio.run(run())
-        seen = log.getvalue() + verifier.metrics.text()
+        seen = debug_log.getvalue() + verifier.metrics.text()
     assert '"event": "engine failure"' in seen and '"event": "frame refused"' in seen
     for secret in (*map(str, CANARY_IDS), TOKEN, "canary", HOSTILE_TEXT, session.hex(), "phone"):
         assert secret not in seen, secret

@@ -5,25 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
 
 from outrider.cloud import logs
 
 CANARY = "canary-7f3a the user's own words"
-
-
-@pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    """Everything logged at debug level, as written; the root logger is put back afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    stream = io.StringIO()
-    logs.set_up("debug", stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def last(stream: io.StringIO) -> dict[str, object]:
@@ -33,10 +20,10 @@ def last(stream: io.StringIO) -> dict[str, object]:
     return entry
 
 
-def test_an_event_is_one_json_line(lines: io.StringIO) -> None:
+def test_an_event_is_one_json_line(debug_log: io.StringIO) -> None:
     """Message, level, logger, time and fields stand in one object a line."""
     logs.event(logging.getLogger("outrider.test"), logging.INFO, "frame refused", stream=3, field="draft.ids")
-    entry = last(lines)
+    entry = last(debug_log)
     assert (
         entry["event"] == "frame refused" and entry["level"] == "info" and entry["logger"] == "outrider.test"
     )
@@ -49,21 +36,21 @@ def test_only_listed_fields_can_be_logged() -> None:
         logs.event(logging.getLogger("outrider.test"), logging.INFO, "x", text=CANARY)
 
 
-def test_an_exception_is_logged_by_type_and_place(lines: io.StringIO) -> None:
+def test_an_exception_is_logged_by_type_and_place(debug_log: io.StringIO) -> None:
     """The message of an unexpected exception, which may quote input, does not reach the log; its incident does."""
     try:
         raise ValueError(CANARY)
     except ValueError as error:
         incident = logs.report(logging.getLogger("outrider.test"), "unexpected", error, phase="step")
-    entry = last(lines)
+    entry = last(debug_log)
     assert entry["error"] == "ValueError" and entry["incident"] == incident and entry["phase"] == "step"
-    assert "test_logs.py" in str(entry["where"]) and CANARY not in lines.getvalue()
+    assert "test_logs.py" in str(entry["where"]) and CANARY not in debug_log.getvalue()
 
 
-def test_other_libraries_lose_their_arguments(lines: io.StringIO) -> None:
+def test_other_libraries_lose_their_arguments(debug_log: io.StringIO) -> None:
     """A record of another library keeps its template; what it was about to fill in is not written."""
     logging.getLogger("grpc").warning("while handling %s", CANARY)
-    assert last(lines)["event"] == "while handling %s" and CANARY not in lines.getvalue()
+    assert last(debug_log)["event"] == "while handling %s" and CANARY not in debug_log.getvalue()
 
 
 def test_an_unknown_level_is_refused() -> None:

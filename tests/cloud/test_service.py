@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import time
 from collections.abc import Sequence
@@ -21,7 +20,6 @@ from outrider.shared.frames import (
     Cancel,
     Close,
     Feature,
-    Fingerprints,
     FinishReason,
     Opened,
     Ping,
@@ -37,14 +35,9 @@ from outrider.shared.wire import description_from_wire
 from outrider.v1 import verifier_pb2 as pb
 from outrider.v1 import verifier_pb2_grpc
 from tests.harness import running_verifier
-from tests.raw_device import Held, RawDevice, channel_to, connected, streamed
+from tests.raw_device import KINDS_OF_EDGE, Held, RawDevice, channel_to, connected, streamed
 from tests.toy_engine import PLANE, toy_row
-from tests.toy_verifier import BUNDLE, LAW
-
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
-COUPLED = Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=11)
-WITH_BUNDLE = Fingerprints(bundle=hashlib.sha256(BUNDLE).digest())
-KINDS_OF_EDGE = {TokenKind.ACCEPTED, TokenKind.RECOVERED, TokenKind.BONUS}
+from tests.toy_verifier import COUPLED, LAW, PROMPT, WITH_BUNDLE
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), COUPLED], ids=["greedy", "coupled"])

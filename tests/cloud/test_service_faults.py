@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Sequence
 
@@ -20,25 +19,17 @@ from outrider.shared.frames import (
     UNLIMITED,
     Attach,
     Feature,
-    Fingerprints,
     Opened,
     Ping,
     RowsWanted,
     Steer,
-    TokenKind,
     Window,
 )
-from outrider.shared.sampling import Sampling
 from outrider.shared.wire import up_to_wire
 from tests.harness import Handle, running_verifier
 from tests.raw_device import Held, RawDevice, channel_to, connected, streamed
 from tests.toy_engine import ToyEngine
-from tests.toy_verifier import BUNDLE, toy_loaded
-
-PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
-COUPLED = Sampling(temperature=0.8, top_k=20, top_p=0.9, seed=11)
-WITH_BUNDLE = Fingerprints(bundle=hashlib.sha256(BUNDLE).digest())
-KINDS_OF_EDGE = {TokenKind.ACCEPTED, TokenKind.RECOVERED, TokenKind.BONUS}
+from tests.toy_verifier import PROMPT, toy_loaded
 
 
 def test_a_device_that_vanishes_disturbs_nobody() -> None:
