@@ -39,6 +39,10 @@ CASES: dict[str, list[tuple[tuple[str, ...], str]]] = {
         (("--prompts", NO_FILE, "--out", NO_PLACE), "--out: cannot make the folder of"),
         ((*PROMPTS, "--only", "nobody"), "--only: there is no 'nobody'"),
     ],
+    "judge": [
+        (("--head", NO_FILE), "--head: there is no file"),
+        (("--head", NO_JSON), "is no JSON"),
+    ],
     "ngram_confidence": [((NO_FILE,), "nothing-here")],
     "round": [
         (("--out", "{folder}"), "--out: cannot write"),
