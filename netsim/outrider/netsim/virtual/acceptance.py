@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -181,6 +182,30 @@ def luck(seed: int, tokens: int) -> tuple[float, ...]:
     return tuple(rng.random() for _ in range(tokens + BEYOND))
 
 
+class Runs:
+    """How many right first guesses in a row begin at a position of a text, each counted once, when it is asked for."""
+
+    def __init__(self, fortune: Sequence[float], first: Sequence[float], tokens: int) -> None:
+        self._fortune, self._first = fortune, first
+        self.known = [-1] * tokens
+        """By position; -1 where nobody has asked."""
+
+    def count(self, position: int) -> int:
+        """The run that a draft begins at ``position``."""
+        fortune, first, count = self._fortune, self._first, 0
+        most = len(fortune) - position
+        while count < most and fortune[position + count] < first[count]:
+            count += 1
+        self.known[position] = count
+        return count
+
+
+@lru_cache(maxsize=256)
+def runs(seed: int, tokens: int, law: Law) -> Runs:
+    """Those of a text (`luck`) under a law; every mode, size and link shares them."""
+    return Runs(luck(seed, tokens), _first(law), tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A draft without its tokens."""
@@ -190,8 +215,13 @@ class Shape:
     children: tuple[tuple[int, ...], ...]
     """Per row (0 = the base, k = node k - 1) the rows of its children, best first."""
     depth: int
-    trunk: int
-    """Length of the path of first children."""
+    stem: tuple[int, ...]
+    """The rows of the path of first children, the base's included."""
+
+    @property
+    def trunk(self) -> int:
+        """Length of the path of first children."""
+        return len(self.stem) - 1
 
     def accepted(
         self, fortune: Sequence[float], position: int, cumulated: Sequence[Sequence[float]]
@@ -212,13 +242,29 @@ class Shape:
             position += 1
         return tuple(path)
 
+    def reached(
+        self, fortune: Sequence[float], position: int, cumulated: Sequence[Sequence[float]], run: int
+    ) -> int:
+        """The length of `accepted`, told that a ``run`` of first guesses is right from ``position`` on."""
+        stem, children = self.stem, self.children
+        depth = run if run < len(stem) else len(stem) - 1
+        row = stem[depth]
+        while kids := children[row]:
+            shares = cumulated[depth]
+            rank = bisect_right(shares, fortune[position + depth])
+            if rank >= len(kids) or rank == len(shares):
+                break
+            row = kids[rank]
+            depth += 1
+        return depth
+
 
 @lru_cache(maxsize=2048)
 def shape_of(law: Law, depth: int, nodes: int, tree: bool) -> Shape:
     """The most probable tree of so many nodes and levels (a chain: of ``depth``), as `pacing.best_trees` counts it."""
     if not tree:
         rows = tuple((row + 1,) for row in range(depth)) + ((),)
-        return Shape(tuple(range(depth)), rows, depth, depth)
+        return Shape(tuple(range(depth)), rows, depth, tuple(range(depth + 1)))
     heap = [(-law[0][0], 1, 0, 0, 1.0)] if depth > 0 else []
     parents: list[int] = []
     depths = [0]
@@ -236,7 +282,7 @@ def shape_of(law: Law, depth: int, nodes: int, tree: bool) -> Shape:
         tuple(node + 1 for node, parent in enumerate(parents) if parent == row)
         for row in range(len(parents) + 1)
     )
-    trunk, row = 0, 0
-    while kids[row]:
-        trunk, row = trunk + 1, kids[row][0]
-    return Shape(tuple(parents), kids, max(depths), trunk)
+    stem = [0]
+    while kids[stem[-1]]:
+        stem.append(kids[stem[-1]][0])
+    return Shape(tuple(parents), kids, max(depths), tuple(stem))

@@ -6,7 +6,7 @@ milliseconds, how much of the answer is left. Simulations ask for the same ones 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from outrider.client.cost import StepCost
@@ -73,6 +73,9 @@ class Sized:
 
     shape: Shape
     nodes: int
+    depth: int
+    trunk: int
+    """Length of the path of first children."""
     chain: bool
     draft_s: float
     verify_s: float
@@ -83,6 +86,17 @@ class Sized:
     streams: bool
     """The verifier is to decode alone instead."""
     plan: Plan
+    _extends: dict[int, bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def extends(self, ready: int) -> bool:
+        """Whether to draft on to `depth` before ``ready`` tokens that are drafted already are sent."""
+        found = self._extends.get(ready)
+        if found is None:
+            prices = self.plan.prices
+            found = self._extends[ready] = ready < self.depth and (
+                prices is None or prices.behind(ready).pays
+            )
+        return found
 
 
 class Planner:
@@ -112,7 +126,7 @@ class Planner:
         found = self._made.get((alpha, over_ms, PLENTY, trying))
         if found is None:
             found = self._decide((alpha, over_ms, PLENTY, trying), length)
-        if left > found.shape.depth or found.streams:
+        if left > found.depth or found.streams:
             return found  # what is left of the answer does not matter
         key = (4 * round(alpha / 4), over_ms, left, trying)
         return self._made.get(key) or self._decide(key, length)
@@ -145,6 +159,8 @@ class Planner:
         made = self._made[key] = Sized(
             shape=shape,
             nodes=nodes,
+            depth=shape.depth,
+            trunk=shape.trunk,
             chain=shape.depth == nodes,
             draft_s=draft_s(size, device.step),
             verify_s=self._cost.seconds(nodes + 1),

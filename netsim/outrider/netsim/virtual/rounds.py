@@ -23,7 +23,7 @@ def rounds(session: Session) -> Passes:
     level_s, excess_s = session.device.step.level_s(1), session.cost.excess_s
     steady = steady_of(session)
     while session.left and not session.cut_off:
-        if steady is not None and not session.tail:
+        if steady is not None:
             run_rounds(session, steady)
             if not session.left:
                 return
@@ -36,10 +36,9 @@ def rounds(session: Session) -> Passes:
         counts.bytes_up += nbytes
         arrival = send_up(nbytes + FRAMING, sent)
         allowed = deadlines.soft(verify_s)
-        if session.drafts_ahead:
-            ahead = min(sized.ahead, session.left - trunk)
-            session.tail += ahead
-            session.drafter_free = sent + ahead * level_s
+        ahead = min(sized.ahead, session.left - trunk)
+        session.tail += ahead
+        session.drafter_free = sent + ahead * level_s
         if arrival == NEVER:
             yield from lost(session, sent, sent + allowed, 0)
             continue
@@ -78,7 +77,7 @@ def rounds(session: Session) -> Passes:
 def _drafted(session: Session, sized: Sized) -> tuple[int, int, float, int, float]:
     """A fresh draft: nodes, bytes, seconds of the pass, tokens that the target takes, and when it is sent."""
     sent = max(session.now, session.drafter_free) + sized.draft_s
-    session.tail, session.offset = min(sized.shape.trunk, session.left), 0
+    session.tail, session.offset = min(sized.trunk, session.left), 0
     return sized.nodes, sized.nbytes, sized.verify_s, _judge(session, sized), sent
 
 
@@ -86,17 +85,16 @@ def _judge(session: Session, sized: Sized) -> int:
     """Drafted tokens that the target takes, at most those that leave room for its own."""
     most = session.left - 1
     if sized.chain:
-        return session.foreseen(min(sized.shape.depth, most))
+        return session.foreseen(min(sized.depth, most))
     path = sized.shape.accepted(session.fortune, session.committed, session.cumulated)
     return min(len(path), most)
 
 
 def _drafted_ahead(session: Session, sized: Sized) -> tuple[int, int, float, int, float]:
     """A round of what was drafted while the last verdict was awaited, and of a little more where that pays."""
-    ready, depth, sent = session.tail, sized.shape.depth, session.now
-    prices = sized.plan.prices
-    if ready < depth and (prices is None or prices.behind(ready).pays):
-        wanted = min(depth, session.left)
+    ready, sent = session.tail, session.now
+    if sized.extends(ready):
+        wanted = min(sized.depth, session.left)
         sent = max(sent, session.drafter_free) + (wanted - ready) * session.device.step.level_s(1)
         session.tail = ready = wanted
     nodes = min(ready, LIMITS.max_chain_tokens)

@@ -73,7 +73,6 @@ class Session:
         self._backoff: Backoff | None = None
         self.display, self.counts = Display(), Counts()
         self.journal = journal
-        self.drafts_ahead = True
         self.solo = False
         """It has its verifier for itself."""
         self.now = 0.0

@@ -8,10 +8,13 @@ together, to a nanosecond. Sweeps are made of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import sub
+from typing import NamedTuple
 
 from outrider.client.pacing import MAX_DEPTH
 from outrider.netsim.settings import LaneSettings
-from outrider.netsim.virtual.planner import Sized
+from outrider.netsim.virtual.acceptance import runs
+from outrider.netsim.virtual.planner import LIMITS
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import (
     CALL_DOWN,
@@ -23,21 +26,30 @@ from outrider.netsim.virtual.sizes import (
     verdict_bytes,
 )
 
-SURELY_S = 1.5
-"""A verdict that comes sooner after its draft is on time: the deadline is the round trip measured and 40 ms more."""
+SURELY_S, SMALL_S = 1.5, 0.03
+"""A verdict that comes sooner after its draft is on time, if both messages together take no longer to send than the
+second: a deadline below 2 s is never shorter than the shortest round trip measured, the pass and 40 ms."""
+LONGEST_CHAIN = LIMITS.max_chain_tokens
 STREAMED_S = 0.2
 """Gaps of a stream up to this are in time whatever the deadline: it is never below 0.25 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """What a round with a certain draft and a certain number of accepted tokens always is. Seconds from its begin."""
+class Judged(NamedTuple):
+    """What a round with a certain message and a certain number of accepted tokens always is."""
 
-    sent_s: float
-    answered_s: float
     round_s: float
+    """From sending to verdict."""
     rtt_s: float
+    """Of it, what the device takes for the round trip: it is told of the pass in whole microseconds."""
+    verify_s: float
+    compute_us: int
+    bytes_up: int
     bytes_down: int
+    nodes: int
+
+
+Judgements = list[Judged | None]
+"""By the number of accepted tokens; None where a round needs the general moves."""
 
 
 @dataclass(slots=True)
@@ -48,8 +60,9 @@ class Steady:
     up_rate: float
     down_s: float
     down_rate: float
-    rounds: dict[tuple[int, int], Fixed | None] = field(default_factory=dict)
-    """By what is drafted (its `id`: planners never forget what they made) and how much of it is accepted."""
+    chains: dict[int, Judgements] = field(default_factory=dict)
+    trees: dict[int, Judgements] = field(default_factory=dict)
+    """By nodes."""
 
     def up(self, nbytes: int) -> float:
         """Seconds of a message of the device."""
@@ -58,6 +71,11 @@ class Steady:
     def down(self, nbytes: int) -> float:
         """Seconds of a message of the verifier."""
         return (nbytes + FRAMING) / self.down_rate + self.down_s
+
+    def rows_in_the_way(self, session: Session) -> bool:
+        """Whether rows that were sent before may hold up the next verdict."""
+        soonest = session.now + self.up_s + session.cost.seconds(1)
+        return session.link.down.lane.backlog_bytes(soonest) > 0
 
 
 def steady_of(session: Session) -> Steady | None:
@@ -83,122 +101,101 @@ def _constant(lane: LaneSettings) -> bool:
 
 
 def run_rounds(session: Session, steady: Steady) -> None:
-    """Rounds as long as each begins with nothing drafted ahead; the session is then as the general moves leave it."""
-    if session.link.down.lane.backlog_bytes(session.now) > 0 or session.planner is None:
-        return  # rows of the prompt are still on their way
-    deadlines, sums, began = session.deadlines, Sums(), session.committed
-    gaps, rounds_s, known, sized_of = sums.gaps_s, sums.rounds_s, steady.rounds, session.planner.sized
-    level_s, excess_s = session.device.step.level_s(1), session.cost.excess_s
-    prompt, most_ahead = session.answer.prompt, MAX_DEPTH if session.drafts_ahead else 0
-    now, free, left, srtt = session.now, session.drafter_free, session.left, deadlines.srtt_s or 0.0
-    at, right, judged, late = began, session.right, session.judged, session.excess_s
-    tail, last = 0, session.display.last_at
-    while left and not tail:
-        sized = sized_of(judged, right, srtt, deadlines.queue_s + late, prompt + at, left)
+    """Rounds as long as each is of the usual kind; the session is then as the general moves leave it."""
+    planner, deadlines = session.planner, session.deadlines
+    if planner is None or session.shown or steady.rows_in_the_way(session):
+        return
+    level_s, excess_s, prompt = session.device.step.level_s(1), session.cost.excess_s, session.answer.prompt
+    texts = runs(session.answer.seed, session.answer.tokens, session.device.acceptance.law)
+    known, sized_of, queue_s = texts.known, planner.sized, deadlines.queue_s
+    at, left, tail, offset = session.committed, session.left, session.tail, session.offset
+    now, free, srtt, late = session.now, session.drafter_free, deadlines.srtt_s or 0.0, session.excess_s
+    right, judged, moments, done = session.right, session.judged, [session.display.last_at], list[Judged]()
+    while left:
+        sized = sized_of(judged, right, srtt, queue_s + late, prompt + at, left)
         if sized.streams:
             break
-        path = _taken(session, sized, at, left - 1)
-        fixed = known.get((id(sized), path), _NEW)
-        if fixed is _NEW:
-            fixed = _work_out(session, steady, sized, path)
-        if fixed is None:
+        run = known[at - offset]
+        run = (run if run >= 0 else texts.count(at - offset)) - offset  # right first guesses from here on
+        nodes, chain = sized.nodes, sized.chain
+        if not tail:  # a fresh draft
+            sent = (free if free > now else now) + sized.draft_s
+            trunk = sized.trunk if sized.trunk < left else left
+        else:  # what was drafted ahead, and a little more where that pays
+            sent, trunk, chain = now, tail, True
+            if tail < sized.depth and sized.extends(tail):
+                trunk = sized.depth if sized.depth < left else left
+                sent = (free if free > now else now) + (trunk - tail) * level_s
+            nodes = trunk if trunk < LONGEST_CHAIN else LONGEST_CHAIN
+        if chain:
+            by_path, path = steady.chains.get(nodes), run if run < nodes else nodes
+        else:
+            by_path = steady.trees.get(nodes)
+            path = sized.shape.reached(session.fortune, at, session.cumulated, run)
+        path = path if path < left else left - 1
+        step = (by_path or _lay(session, steady, nodes, chain))[path]
+        if step is None:
             break
-        begin = now if now > free else free
-        trunk = sized.shape.trunk if sized.shape.trunk < left else left
-        ahead = min(sized.ahead, left - trunk, most_ahead)
-        now = begin + fixed.answered_s
-        free = begin + fixed.sent_s + ahead * level_s
-        gaps.append(now - last)
-        rounds_s.append(fixed.round_s)
-        last = now
-        srtt += (fixed.rtt_s - srtt) / 8
+        now = sent + step.round_s
+        done.append(step)
+        moments.append(now)
+        srtt += (step.rtt_s - srtt) / 8
         late += 0.2 * (excess_s - late)
+        hit = run if run < path else path
+        right += hit if hit < trunk else trunk
+        judged += hit + 1 if hit < trunk else trunk
+        ahead = sized.ahead if sized.ahead < left - trunk else left - trunk
+        free = sent + ahead * level_s
         tokens = path + 1
-        foreseen = (
-            path if sized.chain and path < trunk else _foreseen(session, at, min(tokens, trunk + ahead))
-        )
-        if trunk:
-            hit = min(foreseen, path, trunk)
-            right += hit
-            judged += hit + 1 if hit < trunk else trunk
-            sums.drafted += sized.nodes
-            sums.accepted += path
-        if foreseen == tokens:
-            tail = trunk + ahead - foreseen
-            session.offset = foreseen if tail else 0
+        tail = trunk + ahead - tokens
+        if run < tokens or tail <= 0:  # it went elsewhere, or was used up
+            tail = offset = 0
+        else:
+            offset += tokens
         at += tokens
         left -= tokens
-        sums.forward_s += sized.verify_s
-        sums.bytes_up += sized.nbytes
-        sums.bytes_down += fixed.bytes_down
-    if gaps:
-        session.now, session.progress_at, session.display.last_at, deadlines.srtt_s = now, now, last, srtt
-        session.drafter_free, session.tail, session.excess_s = free, tail, late
+    if done:
+        _add_up(session, done, moments, at - session.committed)
+        session.now = session.progress_at = session.display.last_at = now
+        session.drafter_free, session.tail, session.offset, session.excess_s = free, tail, offset, late
         session.committed, session.left, session.right, session.judged = at, left, right, judged
-        sums.into(session, at - began)
 
 
-@dataclass(slots=True)
-class Sums:
-    """What quick rounds added up to."""
-
-    gaps_s: list[float] = field(default_factory=list)
-    rounds_s: list[float] = field(default_factory=list)
-    drafted: int = 0
-    accepted: int = 0
-    forward_s: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-    def into(self, session: Session, tokens: int) -> None:
-        """Add them to the session's counts."""
-        counts, rounds = session.counts, len(self.gaps_s)
-        session.display.gaps_s += self.gaps_s
-        counts.rounds_s += self.rounds_s
-        counts.calls += rounds
-        counts.rounds += rounds
-        counts.round_tokens += tokens
-        counts.drafted += self.drafted
-        counts.accepted += self.accepted
-        counts.forward_s += self.forward_s
-        counts.bytes_up += self.bytes_up
-        counts.bytes_down += self.bytes_down
+def _add_up(session: Session, done: list[Judged], moments: list[float], tokens: int) -> None:
+    rounds_s, _, verify_s, _, bytes_up, bytes_down, nodes = zip(*done, strict=True)
+    counts, rounds = session.counts, len(done)
+    session.display.gaps_s += map(sub, moments[1:], moments)
+    counts.rounds_s += rounds_s
+    counts.calls += rounds
+    counts.rounds += rounds
+    counts.round_tokens += tokens
+    counts.drafted += sum(nodes)
+    counts.accepted += tokens - rounds
+    counts.forward_s += sum(verify_s)
+    counts.bytes_up += sum(bytes_up)
+    counts.bytes_down += sum(bytes_down)
+    if tokens < session.left:  # a deadline may matter yet
+        for step in done:
+            session.deadlines.on_time()
+            session.deadlines.sample(step.round_s, 0, step.compute_us)
 
 
-def _taken(session: Session, sized: Sized, at: int, most: int) -> int:
-    """Drafted tokens that the target takes when the draft continues the text at ``at``; ``most`` at most."""
-    depth = sized.shape.depth
-    if sized.chain:
-        return _foreseen(session, at, depth if depth < most else most)
-    path = len(sized.shape.accepted(session.fortune, at, session.cumulated))
-    return path if path < most else most
-
-
-def _foreseen(session: Session, at: int, most: int) -> int:
-    """Right first guesses in a row from ``at`` on; ``most`` at most."""
-    fortune, first, count = session.fortune, session.first, 0
-    while count < most and fortune[at + count] < first[count]:
-        count += 1
-    return count
-
-
-_NEW = Fixed(0.0, 0.0, 0.0, 0.0, 0)
-
-
-def _work_out(session: Session, steady: Steady, sized: Sized, path: int) -> Fixed | None:
-    tokens = path + 1
-    rows = rows_bytes(tokens, session.row_bytes)
-    trip_s = steady.up(sized.nbytes) + steady.down(verdict_bytes(tokens))
-    answered_s = sized.draft_s + trip_s + sized.verify_s
-    # Rows must be through before the next verdict, or it would wait for them.
-    through_s = session.cost.rows_s + (rows + FRAMING) / steady.down_rate if rows else 0.0
-    soon = through_s < session.cost.seconds(1) + steady.up_s + steady.down_s
-    fine = soon and answered_s - sized.draft_s < SURELY_S
-    nbytes = verdict_bytes(tokens) + rows
-    round_s = answered_s - sized.draft_s
-    fixed = Fixed(sized.draft_s, answered_s, round_s, trip_s, nbytes) if fine else None
-    steady.rounds[id(sized), path] = fixed
-    return fixed
+def _lay(session: Session, steady: Steady, nodes: int, chain: bool) -> Judgements:
+    """All rounds of a message of so many nodes."""
+    cost, nbytes, verify_s = session.cost, draft_bytes(nodes, chain), session.cost.seconds(nodes + 1)
+    soonest_s = cost.seconds(1) + steady.up_s + steady.down_s
+    made: Judgements = []
+    for tokens in range(1, (nodes if chain else min(nodes, MAX_DEPTH)) + 2):
+        told, rows = verdict_bytes(tokens), rows_bytes(tokens, session.row_bytes)
+        trip_s = steady.up(nbytes) + steady.down(told)
+        # Rows must be through before the next verdict, or it would wait for them.
+        through_s = cost.rows_s + (rows + FRAMING) / steady.down_rate if rows else 0.0
+        round_s, compute_us = trip_s + verify_s, int(verify_s * 1e6)
+        on_time = round_s < SURELY_S and trip_s - steady.up_s - steady.down_s < SMALL_S
+        judged = Judged(round_s, round_s - compute_us / 1e6, verify_s, compute_us, nbytes, told + rows, nodes)
+        made.append(judged if on_time and through_s < soonest_s else None)
+    (steady.chains if chain else steady.trees)[nodes] = made
+    return made
 
 
 def run_stream(session: Session, steady: Steady, start: float, count: int) -> float | None:
