@@ -67,6 +67,16 @@ def test_the_first_turn_comes_back_whole() -> None:
     assert state.sequence.anchor == extend(EMPTY, (5, 6, 7, 8, 9))
 
 
+def test_a_turn_that_gave_up_on_its_verifier_is_not_over() -> None:
+    """Nothing ended but the waiting: with a verifier the turn goes on where it stands; a cancelled one does not."""
+    under_way = restore(records())
+    for reason, end in (("unreachable", None), ("cancelled", "cancelled")):
+        state = restore([*records(), end_record(2, reason, False, 7)])
+        assert state.end == end
+        assert state.sequence.ids == under_way.sequence.ids
+        assert len(state.tail.ids) == (0 if end else 2)
+
+
 def test_every_prefix_is_a_session() -> None:
     """Losing the end of a journal loses text, never sense."""
     whole = records()

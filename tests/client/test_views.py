@@ -110,6 +110,18 @@ def test_a_terminal_ends_with_the_final_text(tokenizer: Tokenizer) -> None:
     assert screen(out.getvalue())[: len(final.split("\n"))] == final.split("\n")
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_terminal_says_what_a_device_does_without_a_link(tokenizer: Tokenizer, alone: bool) -> None:
+    """It drafts alone, unless it was told never to."""
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=True, width=80, color_system=None, highlight=False, legacy_windows=False
+    )
+    play(LiveView(console, alone=alone), Answer(tokenizer, 0, (), 0.0), outage(tokenizer)[0])
+    assert ("offline, drafting alone" in out.getvalue()) is alone
+    assert "offline" in out.getvalue()
+
+
 def test_every_label_has_a_style_of_its_own() -> None:
     """No two labels look the same, and the unverified ones differ without colours too."""
     assert set(STYLES) == set(Label)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import io
 import threading
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from outrider.client.answers import Finished
+from outrider.client.answers import Finished, SessionEvent
 from outrider.client.commands import outcome, watch
 from outrider.client.drafters.noisy import NoisyDrafter
 from outrider.client.machine_settings import Offline, Reconcile
@@ -167,6 +168,45 @@ def test_a_killed_device_resumes_from_its_journal(target: Target, verifier: Hand
         )  # fmt: skip
         answer = device.go_on()
         assert answer.ids == alone
+
+
+def test_an_answer_that_gave_up_on_its_verifier_is_resumed(
+    target: Target, verifier: Handle, tmp_path: Path
+) -> None:
+    """The link goes for good in mid-answer, nobody waits for long: later the journal ends with the target's text."""
+    prompt = target.prompt("gave up")
+    alone = target.alone(prompt, COUNT)
+    journal = tmp_path / "journal"
+    with ThreadedProxy(upstream(verifier), link=LinkSettings.of(rtt_ms=10)) as proxy:
+        device = through(proxy, target, prompt, alone, journal=journal, offline=Offline.NEVER)
+
+        async def ask() -> Finished:
+            async with asyncio.timeout(60), device.session() as session:
+                events = session.generate(prompt, max_new=COUNT)
+
+                async def cut() -> AsyncIterator[SessionEvent]:
+                    async for event in events:
+                        yield event
+                        if (
+                            session.transcript is not None
+                            and len(session.transcript.pieces) >= 10
+                            and not hit
+                        ):
+                            hit.append(proxy.trigger(Outage()))
+
+                return await watch(
+                    session, cut(), PipeView(io.StringIO(), io.StringIO()), (2.0, "unreachable")
+                )
+
+        hit: list[int] = []
+        finished = asyncio.run(ask())
+    assert outcome(finished) is ExitCode.UNREACHABLE
+    again = Device(
+        address=verifier.address, tokenizer=target.tokenizer, drafter=noisy(target, prompt, alone), plan=chain(4),
+        journal=journal, resume=True,
+    )  # fmt: skip
+    answer = again.go_on()
+    check(answer, alone)
 
 
 def test_without_a_link_the_device_writes_alone_and_says_so(target: Target) -> None:

@@ -18,6 +18,7 @@ from outrider.client.answers import Finished, LinkNote, SessionEvent
 from outrider.client.channel import ChannelSettings
 from outrider.client.eventlog import Run
 from outrider.client.events import LinkState
+from outrider.client.journal import UNREACHABLE
 from outrider.client.machine_settings import Offline, Reconcile
 from outrider.client.prepare import DeviceOptions, Prepared, prepare
 from outrider.client.recording import header, recorded
@@ -29,7 +30,7 @@ from outrider.shared.errors import ConfigError, ExitCode, LinkDown
 from outrider.shared.sampling import Sampling, biases
 from outrider.shared.transport import split_address
 
-PATIENCE = {Offline.NEVER: (60.0, "unreachable"), Offline.AUTO: (120.0, "offline")}
+PATIENCE = {Offline.NEVER: (60.0, UNREACHABLE), Offline.AUTO: (120.0, "offline")}
 """Longest wait for the link to come back, seconds, and how the answer ends after it: with what is verified, or with
 what was drafted alone."""
 WORD_S = 5.0
@@ -291,7 +292,7 @@ def outcome(finished: Finished) -> ExitCode:
         raise refused(finished.error)
     if finished.reason == "cancelled":
         return ExitCode.INTERRUPTED
-    if finished.reason == "unreachable":
+    if finished.reason == UNREACHABLE:
         tell("the verifier did not come back; what was verified stands above")
         return ExitCode.UNREACHABLE
     if finished.reason == "offline":
@@ -307,7 +308,8 @@ def make_view(request: Request) -> View:
     if request.color == "always" or (request.color == "auto" and terminal):
         from rich.console import Console
 
-        return LiveView(Console(force_terminal=True if request.color == "always" else None, highlight=False))
+        console = Console(force_terminal=True if request.color == "always" else None, highlight=False)
+        return LiveView(console, alone=request.offline != Offline.NEVER)
     return PipeView(unverified=request.offline == Offline.ALWAYS)
 
 

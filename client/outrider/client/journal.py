@@ -11,7 +11,8 @@ the verifier by position.
                seed), warps (of the others, those that are on), rule, parameters; with log_probs, stops if there are any
 ``commit``     turn, start, ids, kinds; in turns that ask for them raw and warped log-probabilities (null: none at all)
 ``provisional``  turn, start, ids: shown without being verified; a later commit decides
-``end``        turn, reason, verified, length
+``end``        turn, reason, verified, length; where nobody waited any longer for the verifier (`UNREACHABLE`) the turn
+               is over for its caller only, and can be resumed
 =============  ================================================================================================
 """
 
@@ -29,6 +30,9 @@ from outrider.shared.frames import Fingerprints, Rule, TokenKind, Turn
 from outrider.shared.sampling import LogProbs, Sampling
 
 Record = dict[str, object]
+
+UNREACHABLE = "unreachable"
+"""Reason of a turn that ended because its verifier did not come back: nothing was decided, so it may go on."""
 
 
 @dataclass(slots=True)
@@ -214,7 +218,7 @@ def _restore_commit(state: Restored, record: Record) -> None:
 
 
 def _restore_end(state: Restored, record: Record) -> None:
-    if _current(state, record):
+    if _current(state, record) and record["reason"] != UNREACHABLE:
         state.end = str(record["reason"])
         length = _int(record, "length")
         state.sequence.cut(length)

@@ -139,10 +139,12 @@ class MarkedView:
 class LiveView:
     """On a terminal: what is settled scrolls away, the last paragraph is repainted while its labels change."""
 
-    def __init__(self, console: Console, *, legend: bool = False) -> None:
+    def __init__(self, console: Console, *, legend: bool = False, alone: bool = True) -> None:
+        """``alone``: whether the device writes without a link."""
         from rich.live import Live
 
         self._console = console
+        self._alone = alone
         self._settled = 0
         """Pieces printed for good."""
         self._state = LinkState.CONNECTING
@@ -183,7 +185,8 @@ class LiveView:
         shown = len(transcript.pieces) if final else transcript.standing(len(transcript.pieces))
         text = _styled(transcript.pieces[self._settled : shown])
         if not final:
-            state = STATES[self._state] + (f" · {self._note}" if self._note else "")
+            state = STATES[self._state] if self._alone else STATES[self._state].partition(",")[0]
+            state += f" · {self._note}" if self._note else ""
             text.append_text(Text(f"\n── {state}", style="dim"))
         return text
 
