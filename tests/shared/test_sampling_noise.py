@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from outrider.shared.noise import bits_of, gumbel, gumbel_of, gumbel_of_one, raw_words, words
-from outrider.shared.sampling import NEAR_TIE, Choice, Sampling, choose, pick, scores
-from outrider.shared.warps import ADJUSTMENTS, apply
+from outrider.shared.sampling import NEAR_TIE, Choice, Sampling, choose, law, pick, scores
+from outrider.shared.warps import ADJUSTMENTS, apply, largest
 
 Logits = NDArray[np.floating[Any]]
 COARSE = 2.0**-7
@@ -139,6 +139,32 @@ def test_a_tie_near_by_a_coarse_bound_is_seen() -> None:
         assert choose(logits, sampling, position, bound=COARSE).near_tie(COARSE) == near
         seen += near and plain.gap > 2.0
     assert seen > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_largest_of_many_are_those_of_a_sort(kind: str) -> None:
+    """By (value descending, id ascending), for few and for many of a vocabulary, ties and -inf included."""
+    for seed, vocabulary in ((1, 49_152), (2, 5001), (3, 33), (4, 1)):
+        values = logits_like(kind, seed, vocabulary, np.float64).astype(np.float64)
+        order = np.argsort(-values, kind="stable")
+        for count in (1, 2, 7, 40, 1000, 1024, 8192, vocabulary):
+            if count <= vocabulary:
+                assert sorted(largest(values, count)) == sorted(order[:count])
+
+
+@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.5])
+def test_wide_nuclei_are_the_shortest_sufficient_beginnings(temperature: float) -> None:
+    """Of few, of thousands and of most ids of a vocabulary, by the definition."""
+    sizes = set()
+    for seed, top_p in ((1, 0.3), (2, 0.9), (3, 0.9999)):
+        logits = logits_like("bfloat16", seed, 49_152, np.float32)
+        chances = law(logits, Sampling(temperature))
+        order = np.argsort(-(logits.astype(np.float64) / temperature), kind="stable")
+        count = int(np.searchsorted(np.cumsum(chances[order]), top_p)) + 1
+        kept = np.flatnonzero(np.isfinite(scores(logits, Sampling(temperature, 0, top_p))))
+        assert kept.tolist() == sorted(order[:count].tolist())
+        sizes.add(0 if count < 1024 else 1 if count < 8192 else 2)
+    assert len(sizes) > 1 or temperature < 1.0
 
 
 def test_the_adjusted_logits_are_not_written_to() -> None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.shared.errors import InvalidField
-from outrider.shared.noise import bits_of, gumbel, gumbel_of, gumbel_of_one, raw_words
+from outrider.shared.noise import bits_of, gumbel_of, gumbel_of_one, raw_words
 from outrider.shared.penalties import History as History
 from outrider.shared.penalties import Scores as Scores
 from outrider.shared.warps import (
@@ -207,7 +208,8 @@ def pick(logits: Logits, sampling: Sampling, position: int, history: History | N
     values, warmth = shifted, sampling.temperature
     if sampling.truncates:
         values, warmth = apply((temperature, *TRUNCATIONS), shifted, sampling, history), 1.0
-    return _perturbed_best(values, int(np.argmax(values)), warmth, sampling.seed, position, 1.0)[0]
+    words = raw_words(sampling.seed, position, len(values))
+    return _perturbed_best(values, int(np.argmax(values)), warmth, words, 1.0)[0]
 
 
 def choose(
@@ -231,15 +233,15 @@ def choose(
     margin = bound * scale
     if shifted is not raw:
         top = int(np.argmax(shifted))
+    words = raw_words(sampling.seed, position, len(raw))
     if not sampling.truncates:
-        warmth = sampling.temperature
-        token, best, second = _perturbed_best(shifted, top, warmth, sampling.seed, position, 1.0 + margin)
+        token, best, second = _perturbed_best(shifted, top, sampling.temperature, words, 1.0 + margin)
         return Choice(token, best - second, scale)
     plain = apply((temperature,), shifted, sampling, history)
     warped = apply(TRUNCATIONS, plain, sampling, history)
     top = int(np.argmax(warped))
-    token, best, second = _perturbed_best(warped, top, 1.0, sampling.seed, position, 1.0 + margin)
-    gap = min(best - second, _boundary_gap(plain, warped, sampling, position, token, best, margin))
+    token, best, second = _perturbed_best(warped, top, 1.0, words, 1.0 + margin)
+    gap = min(best - second, _boundary_gap(plain, warped, sampling, words, token, best, margin))
     return Choice(token, gap, scale)
 
 
@@ -271,16 +273,15 @@ def adjusted(logits: Logits, sampling: Sampling, history: History | None) -> Log
 
 
 def _perturbed_best(
-    values: Logits, top: int, warmth: float, seed: int, position: int, slack: float
+    values: Logits, top: int, warmth: float, raw: NDArray[np.uint64], slack: float
 ) -> tuple[int, float, float]:
     """Id of the largest score + noise, that value, and the runner-up's (or, if that is ``slack`` behind, a lower one).
 
-    Scores are ``values / warmth`` in float64, ``top`` has the largest. What the likeliest id gets is a floor for the
-    winner. An id reaches it only if its U is below exp(score - floor), for noise of at least x means
-    -log(1 - U) <= exp(-x), and -log(1 - U) > U. So no id is worth a score, a power or a logarithm unless it is likely
-    or its word is among the smallest.
+    Scores are ``values / warmth`` in float64, ``top`` has the largest; ``raw`` are all ids' words. What the likeliest
+    id gets is a floor for the winner. An id reaches it only if its U is below exp(score - floor), for noise of at least
+    x means -log(1 - U) <= exp(-x), and -log(1 - U) > U. So no id is worth a score, a power or a logarithm unless it is
+    likely or its word is among the smallest.
     """
-    raw = raw_words(seed, position, len(values))
     floor = float(values[top]) / warmth + gumbel_of_one(int(raw[top])) - slack
     # There are no scores beyond the largest number; and at temperatures near 0 a near tie is wider than any noise.
     with np.errstate(over="ignore"):
@@ -311,7 +312,13 @@ def _best_two(values: Logits) -> tuple[int, float]:
 
 
 def _boundary_gap(
-    plain: Scores, warped: Scores, sampling: Sampling, position: int, token: int, best: float, margin: float
+    plain: Scores,
+    warped: Scores,
+    sampling: Sampling,
+    raw: NDArray[np.uint64],
+    token: int,
+    best: float,
+    margin: float,
 ) -> float:
     """How far a truncation's boundary is from changing the choice; inf when it cannot.
 
@@ -319,17 +326,19 @@ def _boundary_gap(
     matters if one of these was kept and chosen, or if one left out would have been.
     """
     kept = np.isfinite(warped)
-    left_out = np.isfinite(plain) & ~kept
-    if not left_out.any():
+    beyond = float(np.max(np.where(kept, -np.inf, plain)))
+    if beyond == -np.inf:
         return math.inf
-    inside = int(np.flatnonzero(kept)[np.argmin(plain[kept])])
-    edge, beyond = float(plain[inside]), float(np.max(plain[left_out]))
-    first_out = np.flatnonzero(left_out & (plain >= beyond - margin))
-    would = float(np.max(plain[first_out] + gumbel(sampling.seed, position, first_out, len(plain))))
+    insiders = np.flatnonzero(kept)
+    inside = int(insiders[np.argmin(plain[insiders])])
+    edge = float(plain[inside])
+    first_out = np.flatnonzero(plain >= beyond - margin)
+    first_out = first_out[~kept[first_out]]
+    would = float(np.max(plain[first_out] + gumbel_of(bits_of(raw[first_out]))))
     could_go, could_come = plain[token] <= edge + margin, would >= best - margin
-    gaps = [math.inf]
-    if could_go or could_come:
-        gaps.append(edge - beyond)
+    if not (could_go or could_come):
+        return math.inf
+    gaps = [edge - beyond]
     if 0 < sampling.top_p < 1:
         mass = softmax(apply((top_k,), plain, sampling, None))
         total = float(np.sum(mass[kept]))

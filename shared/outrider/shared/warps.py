@@ -82,6 +82,16 @@ def min_p_floor(values: Scores, sampling: Sampling) -> float:
 
 def largest(values: Scores, count: int) -> NDArray[np.intp]:
     """Ids of the ``count`` largest values; of equal ones at the boundary, the lower ids."""
+    groups = 4 * count
+    if len(values) < 4 * groups:
+        return _largest(values, count)
+    # The largest of each group are so many different values: none below the ``count``-th of them can be meant.
+    tops = values[: len(values) // groups * groups].reshape(-1, groups).max(axis=0)
+    near = np.flatnonzero(values >= np.partition(tops, groups - count)[groups - count])
+    return near[_largest(values[near], count)]
+
+
+def _largest(values: Scores, count: int) -> NDArray[np.intp]:
     threshold = np.partition(values, len(values) - count)[len(values) - count]
     above = np.flatnonzero(values > threshold)
     equal = np.flatnonzero(values == threshold)[: count - len(above)]
@@ -104,8 +114,10 @@ def softmax(values: Scores) -> Scores:
 def _nucleus(values: Scores, mass: float) -> NDArray[np.intp]:
     """Ids of the shortest beginning, by (value descending, id ascending), whose mass reaches ``mass``."""
     probabilities = softmax(values)
-    for count in (min(1024, len(values)), len(values)):  # the few likeliest are nearly always enough to sort
-        ids = np.sort(largest(values, count))
+    possible = np.flatnonzero(values > -np.inf)
+    few = (count for count in (1024, 8192) if count < len(possible))
+    for count in (*few, len(possible)):  # the few likeliest are nearly always enough to sort
+        ids = possible if count == len(possible) else np.sort(largest(values, count))
         order = ids[np.argsort(-values[ids], kind="stable")]
         reached = np.cumsum(probabilities[order])
         if reached[-1] >= mass:
