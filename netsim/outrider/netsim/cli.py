@@ -31,6 +31,7 @@ from outrider.netsim.theory.cli import theory
 from outrider.netsim.traces.read import follow
 from outrider.netsim.tun.cli import tun
 from outrider.netsim.virtual.cli import sweep
+from outrider.netsim.virtual.rides_cli import rides
 from outrider.shared.program import run, version_option
 
 app = typer.Typer(
@@ -315,6 +316,7 @@ app.command("theory")(theory)
 app.command("tun")(tun)
 mount_scenarios(app)
 app.command("sweep")(sweep)
+app.command("rides")(rides)
 app.command("replay")(replay)
 app.command("report")(report)
 

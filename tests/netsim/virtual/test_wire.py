@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.netsim.errors import BadConfig
-from outrider.netsim.faults import Blackhole, Outage, OutageProcess, Schedule
+from outrider.netsim.faults import Cut, Outage, OutageProcess, Refuse, Schedule
 from outrider.netsim.link import LaneClock, Link
 from outrider.netsim.pipe import Pipe
 from outrider.netsim.profiles import profile
@@ -101,9 +101,10 @@ def test_a_handshake_is_one_round_trip() -> None:
 
 
 def test_other_faults_are_refused() -> None:
-    """A blackhole needs sockets."""
-    with pytest.raises(BadConfig, match="proxy"):
-        VirtualLink(Link(CONSTANT), Schedule().at(1, Blackhole(), for_s=1))
+    """A cut counts bytes of sockets, and only a proxy can refuse a connection."""
+    for fault in (Cut("up", 100), Refuse()):
+        with pytest.raises(BadConfig, match="proxy"):
+            VirtualLink(Link(CONSTANT), Schedule().at(1, fault))
 
 
 def test_random_outages_are_those_of_the_schedule() -> None:

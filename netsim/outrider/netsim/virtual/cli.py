@@ -84,7 +84,7 @@ def sweep(
         if not 1 <= value <= 100_000:
             raise BadConfig(name, f"expected a number from 1 to 100000, got {value}")
     chosen = profile(profile_name)
-    device, accepts = _device(tau, alpha, drafters, recorded_rounds, draft_ms, row_bytes)
+    device, accepts = device_of(tau, alpha, drafters, recorded_rounds, draft_ms, row_bytes)
     grid = Grid(
         rtt_ms=_rtts(rtt_ms, chosen),
         mbit=(None,) if mbit is None else numbers("mbit", mbit, low=0, open_low=True),
@@ -128,7 +128,7 @@ def _verify(text: str | None, cost: Path | None) -> tuple[float | None, ...]:
     return (30.0,) if cost is None else (None,)
 
 
-def _device(
+def device_of(
     tau: str | None,
     alpha: str | None,
     drafters: str | None,
@@ -136,6 +136,7 @@ def _device(
     draft_ms: float | None,
     row_bytes: int | None,
 ) -> tuple[Device, tuple[tuple[float | None, Acceptance], ...]]:
+    """The device that the options describe, and every acceptance asked for. Raises `BadConfig`."""
     named = {"tau": tau, "alpha": alpha, "drafters": drafters, "recorded": rounds}
     given = [name for name, value in named.items() if value is not None]
     if len(given) > 1:

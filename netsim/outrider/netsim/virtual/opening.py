@@ -63,6 +63,9 @@ def begin(session: Session) -> Generator[Request, Reply, float]:
         session.journal.began(session.now)
     ready, there, opened = dial(session, session.now, 0)
     soft_at = session.now + session.deadlines.first_s
+    if opened == NEVER and session.link.told_s < NEVER:  # it broke, and another one may not
+        there, opened = find(session, session.now, session.now + CONNECT_S, 0)
+        ready = there
     if session.drafts and opened > soft_at:
         alone(session, soft_at, opened)
     if opened == NEVER:
@@ -82,7 +85,7 @@ def first_token(session: Session, ready: float) -> Generator[Request, Reply, flo
     """The first token is the target's: a pass of one row behind the prefill. Returns when the pass ended."""
     reply = yield (ready, 1, 1)
     session.counts.forward_s += session.cost.seconds(1)
-    answered = down(session, verdict_bytes(1), reply[-1])
+    answered = deliver(session, verdict_bytes(1), reply[-1])
     if answered == NEVER:
         if session.drafts:
             alone(session, session.now + session.deadlines.soft(), NEVER)
@@ -95,16 +98,29 @@ def first_token(session: Session, ready: float) -> Generator[Request, Reply, flo
 
 def find(session: Session, silent_since: float, gone_at: float, drafted: int) -> tuple[float, float]:
     """Dial until Open is answered: when the verifier has it, and when the device has its answer; inf: never."""
+    link = session.link
+    gone_at = min(gone_at, max(link.told_s, silent_since))
     at = min(silent_since + session.deadlines.probe(), gone_at)
     while True:
         _, there, opened = dial(session, at, drafted)
-        if opened == NEVER:
+        if opened == NEVER and link.told_s == NEVER:
             return NEVER, NEVER
         if opened - at <= CONNECT_S:
             session.counts.reconnects += 1
             session.backoff.reset()
             return there, max(opened, gone_at)
-        at += CONNECT_S + session.backoff.next()
+        at += min(CONNECT_S, max(link.told_s - at, 0.0)) + session.backoff.next()
+
+
+def deliver(session: Session, nbytes: int, at: float, opened: float = 0.0) -> float:
+    """Send down what the verifier has at ``at``, on another stream where that one breaks; when the device has it."""
+    while True:
+        answered = down(session, nbytes, at)
+        if answered < NEVER or session.link.told_s == NEVER:
+            return max(answered, opened)
+        at, opened = find(session, at, at + session.deadlines.dead(), 0)
+        if opened == NEVER:
+            return NEVER
 
 
 def alone(session: Session, since: float, until: float) -> None:

@@ -49,8 +49,8 @@ class Outcome:
         return cls(
             tokens=session.committed + session.shown,
             verified=session.committed,
-            seconds=max(display.last_at, session.now),
-            firsts_s=() if display.first_at == math.inf else (display.first_at,),
+            seconds=max(display.last_at, session.now) - session.asked_s,
+            firsts_s=() if display.first_at == math.inf else (display.first_at - session.asked_s,),
             gaps_s=tuple(display.gaps_s),
             rounds_s=tuple(counts.rounds_s),
             rounds=counts.rounds,

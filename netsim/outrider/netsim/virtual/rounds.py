@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from outrider.client.pacing import MAX_DEPTH
 from outrider.netsim.virtual.acceptance import shape_of
-from outrider.netsim.virtual.opening import NEVER, alone, down, find, send_rows
+from outrider.netsim.virtual.opening import NEVER, alone, deliver, find, send_rows
 from outrider.netsim.virtual.planner import LIMITS, Sized
 from outrider.netsim.virtual.server import Passes
 from outrider.netsim.virtual.session import Session
@@ -134,15 +134,14 @@ def lost(session: Session, sent: float, soft_at: float, decided: int) -> Passes:
         return
     right = session.foreseen(min(session.tail, session.left - 1, LIMITS.max_chain_tokens))
     if decided > right + 1:  # the tail has left the text before the log's end: catch-up alone
-        tokens, answered = decided, down(session, verdict_bytes(decided), there)
+        tokens, answered = decided, deliver(session, verdict_bytes(decided), there, opened)
     else:
         width = min(session.tail, LIMITS.max_tree_nodes) + 1
         reply = yield (there, width, 1)
         session.counts.forward_s += session.cost.seconds(width)
         tokens = right + 1
-        answered = down(session, verdict_bytes(tokens), reply[-1])
+        answered = deliver(session, verdict_bytes(tokens), reply[-1], opened)
         send_rows(session, tokens, reply[-1])
-    answered = max(answered, opened)
     alone(session, there, answered)
     if answered == NEVER:
         session.cut_off = True

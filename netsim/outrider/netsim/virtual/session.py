@@ -63,6 +63,7 @@ class Session:
         cost: VerifierCost,
         pacing: DraftPacing | None,
         journal: Journal | None = None,
+        asked_s: float = 0.0,
     ) -> None:
         self.device, self.answer, self.link, self.cost = device, answer, link, cost
         self.planner = None if pacing is None else planner(device, cost, pacing)
@@ -75,15 +76,17 @@ class Session:
         self.journal = journal
         self.solo = False
         """It has its verifier for itself."""
-        self.now = 0.0
+        self.asked_s = asked_s
+        """When the question is asked: the link's time goes on from answer to answer."""
+        self.now = asked_s
         self.committed = 0
         """Tokens of the answer that the device holds as decided."""
         self.left = answer.tokens
         """Tokens still to be decided."""
         self.tail = self.shown = self.offset = 0
         """Drafted tokens beyond them, how many of these are on display, and the depth where the tail begins."""
-        self.drafter_free = 0.0
-        self.progress_at = 0.0
+        self.drafter_free = asked_s
+        self.progress_at = asked_s
         self.excess_s = 0.0
         self.judged = self.right = 0
         """First guesses that came to be judged, and those that were right."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from outrider.netsim.virtual.opening import NEVER, alone, find, up
+from outrider.netsim.virtual.opening import NEVER, alone, deliver, find, up
 from outrider.netsim.virtual.server import Reply, Request
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import FRAMING, commit_bytes, rows_bytes, steer_bytes
@@ -71,8 +71,7 @@ def _again(session: Session, ends: Reply, taken: int, owed: float, late_at: floa
         return 0
     tokens = max(sum(1 for end in ends[taken:] if end <= there), 1)
     nbytes = commit_bytes(tokens)
-    session.counts.bytes_down += nbytes
-    answered = session.link.send("down", nbytes + FRAMING, max(there, ends[taken]))
+    answered = deliver(session, nbytes, max(there, ends[taken]), opened)
     if answered == NEVER:
         if session.drafts:
             alone(session, opened, NEVER)

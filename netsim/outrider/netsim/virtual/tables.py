@@ -41,8 +41,13 @@ def check_suffix(path: Path) -> None:
 
 def write(path: Path, told: dict[str, Any]) -> None:
     """All cells into a .csv (every field) or .md file (what people read). Raises `BadConfig`."""
+    save(path, told["cells"], as_markdown(told))
+
+
+def save(path: Path, cells: Sequence[dict[str, Any]], page: str) -> None:
+    """The cells into a .csv file, or their page into a .md file. Raises `BadConfig`."""
     check_suffix(path)
-    text = as_csv(told["cells"]) if path.suffix == ".csv" else as_markdown(told)
+    text = as_csv(cells) if path.suffix == ".csv" else page
     replace_file(path, text.encode(), setting="out")
 
 

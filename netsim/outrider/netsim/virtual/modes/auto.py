@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from outrider.client.pacing import TRY_EVERY, TRY_FOR, DraftPacing
-from outrider.netsim.virtual.opening import NEVER, begin, down, first_token, send_rows, up
-from outrider.netsim.virtual.rounds import rounds
+from outrider.netsim.virtual.opening import NEVER, begin, deliver, first_token, send_rows, up
+from outrider.netsim.virtual.rounds import lost, rounds
 from outrider.netsim.virtual.server import Passes, Reply, Request
 from outrider.netsim.virtual.session import Session
 from outrider.netsim.virtual.sizes import draft_bytes, verdict_bytes
@@ -33,6 +33,8 @@ def run(session: Session) -> Passes:
             told = NEVER
         elif session.sized().streams:
             told = steer(session, session.now)
+            if told == NEVER:  # the window is lost with its stream; another one begins with a single step
+                yield from lost(session, session.now, session.now + session.deadlines.soft(), 0)
         else:
             yield from rounds(session)
 
@@ -58,6 +60,8 @@ def _switch(session: Session, ended: float) -> Generator[Request, Reply, float]:
     arrival = up(session, draft_bytes(nodes, chain=shape.depth == nodes), sent)
     session.counts.calls += 1
     session.drafter_free = sent
+    if arrival == NEVER:  # the verifier decodes on
+        return (yield from stream(session, ended, 1))
     while ended < arrival and session.left:  # decoded before the draft came
         ended = yield from stream(session, ended, 1)
     if session.cut_off or not session.left:
@@ -71,7 +75,7 @@ def _switch(session: Session, ended: float) -> Generator[Request, Reply, float]:
         tokens = min(len(path) - run_on + 1, session.left)
         session.counts.rounds += 1
         session.counts.round_tokens += tokens
-        answered = down(session, verdict_bytes(tokens), reply[-1])
+        answered = deliver(session, verdict_bytes(tokens), reply[-1])
         send_rows(session, tokens, reply[-1])
         if answered == NEVER:
             session.cut_off = True
@@ -79,7 +83,7 @@ def _switch(session: Session, ended: float) -> Generator[Request, Reply, float]:
         session.commit(max(answered, session.now), tokens)
         return reply[-1]
     session.counts.superseded += 1
-    answered = down(session, verdict_bytes(1), max(arrival, ended))
+    answered = deliver(session, verdict_bytes(1), max(arrival, ended))
     if answered == NEVER:
         session.cut_off = True
         return NEVER

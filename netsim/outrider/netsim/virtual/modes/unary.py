@@ -42,6 +42,9 @@ def call(session: Session) -> Passes:
         if opened < NEVER:
             session.counts.bytes_down += reply_bytes
             answered = max(link.down.send(reply_bytes + FRAMING + CALL_DOWN, there), opened)
+            if answered == NEVER and link.told_s < NEVER:  # this connection breaks too: ask again
+                session.now = max(opened, link.told_s)
+                return
     elif arrival < NEVER:
         session.deadlines.sample(answered - sent, int(1e6 * (began - arrival)), int(1e6 * (ended - began)))
     if answered == NEVER:
