@@ -143,7 +143,7 @@ def markdown_page(result: Record) -> str:
         if found["uncut"]:
             parts.append(f"{found['uncut']} answers were too short to be cut and count as a whole only.\n")
         if found["tasks"]:
-            parts += [*_scores(found), _positions(found), *_outages(found, settings)]
+            parts += [_says(found), *_scores(found), _positions(found), *_outages(found, settings)]
         if found["sampled_tasks"]:
             parts += _pass(found, settings)
     return "\n".join(parts)
@@ -169,6 +169,31 @@ def _by_cut(shares: Sequence[float], head: str, lines: Sequence[Line], whole: st
         first = [NONE if number else whole] if whole else []
         body.append([label, *first, *(_cell(figures, f"{prefix}_{name}") for name in names)])
     return markdown([head, *(["whole"] if whole else []), *(f"cut at {name} %" for name in names)], body)
+
+
+def _says(found: Record) -> str:
+    """The tables in a paragraph, for the first drafter and the cut in the middle."""
+    who = next(iter(found["drafters"]))
+    own, alone = found["target"], found["drafters"][who]
+    share = percent(found["shares"][len(found["shares"]) // 2])
+    gain = found["over_streaming"][who].get(f"right_{share}", [0.0, None, None])
+    low, high = (one if one is not None else 0.0 for one in gain[1:])
+    told = "better" if low > 0 else "worse" if high < 0 else "no difference that could be told from chance"
+    words = [
+        f"**What it says.** The target's whole answers are right in {_cell(own, 'right')} %. Cut for good at {share} "
+        f"%, what plain streaming had shown is right in {_cell(own, f'right_{share}')} %, what {who} makes of it alone "
+        f"in {_cell(alone, f'right_{share}')} %: {told}.",
+        f"The target, given the same text, would have said {_cell(alone, 'agree_1_1')} % of the first tokens written "
+        f"alone and {_cell(alone, 'agree_17_32')} % of the 17th to 32nd; its own answer they still are in "
+        f"{_cell(alone, 'held_1_1')} % and {_cell(alone, 'held_17_32')} %.",
+        f"Of {_cell(alone, f'drafted_{share}', 1)} tokens that the device writes to the end of such an answer, "
+        f"{_cell(alone, f'kept_{share}', 1, 1)} stand after a reconcile.",
+    ]
+    if alone[f"kept_{share}"][0] < 0.2 * alone[f"drafted_{share}"][0]:  # type: ignore[operator]
+        words.append(
+            "What is shown in an outage is a text to read on with; most of it is replaced afterwards."
+        )
+    return " ".join(words) + "\n"
 
 
 def _scores(found: Record) -> list[str]:
