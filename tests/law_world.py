@@ -40,23 +40,29 @@ from tests.toy_verifier import toy_loaded
 
 IDS, BLOCK, POSSIBLE = 11, 3, 4
 NOISE = 0.25
-"""Of the drafter's logits: enough for a rejection at every eighth token or so, at temperature 1."""
+"""Of the drafter's logits: its law is off by about 0.13 at every token, at temperature 1."""
+SESSIONS = 8
+"""That are open at once, so that passes are packed, and threads change hands for many rounds and not for each."""
 SILENT = 3
 """Ids below are never said."""
 PROMPT = (3, 4, 5, 6, 4)
 FEATURES = (Feature.TREES, Feature.RUN_AHEAD, Feature.PIPELINE, Feature.DRAFT_LAWS)
 
+NOISE_KEPT = 1000
+"""Positions whose shared noise a drafter keeps: most are drafted again in the next round."""
+DEPTH, WIDTH = 8, 4
+"""Of trees: so many nodes deep, and so many at each depth on average."""
 TREES = ("multidraft", "batch", "traversal", "delta", "look", "typical")
 """Rules that are given trees here."""
 Block = tuple[int, ...]
 
 
 @cache
-def logits_of(block: Block, model: int) -> NDArray[np.float32]:
-    """The logits [IDS] of a model after the tokens of a block; model 1, the drafter's, is the target's with noise."""
-    own = np.random.default_rng((model, *block)).normal(0.0, 1.4, IDS)
+def logits_of(block: Block, noise: float = 0.0) -> NDArray[np.float32]:
+    """The target's logits [IDS] after the tokens of a block; the drafter's are these with ``noise``."""
+    own = np.random.default_rng((1, *block)).normal(0.0, 1.4, IDS)
     base = np.random.default_rng((0, *block)).normal(0.0, 1.4, IDS)
-    logits = (own if model == 0 else base + NOISE * own).astype(np.float32)
+    logits = (base + noise * own).astype(np.float32)
     logits[:SILENT] = -100.0
     return logits
 
@@ -73,7 +79,7 @@ def exact(sampling: Sampling) -> dict[Block, float]:
         longer: dict[Block, float] = {}
         for block, chance in found.items():
             text = sampling.history((*PROMPT, *block), len(PROMPT))
-            for token, share in enumerate(law(logits_of(block, 0), sampling, text)):
+            for token, share in enumerate(law(logits_of(block), sampling, text)):
                 if share > 0.0:
                     longer[*block, token] = chance * float(share)
         found = longer
@@ -128,7 +134,7 @@ class TableEngine(ToyEngine):
 
     def logits(self, prefix: Sequence[int]) -> NDArray[np.float64]:
         """Scores after a whole text."""
-        return logits_of(block_of(prefix[len(PROMPT) :]), 0).astype(np.float64)
+        return logits_of(block_of(prefix[len(PROMPT) :])).astype(np.float64)
 
     def _verify(self, kv: list[int], work: Verify) -> Verified:
         kv.extend(work.pending)
@@ -136,7 +142,7 @@ class TableEngine(ToyEngine):
         blocks = [block_of(kv[len(PROMPT) :])]
         for token, parent in zip(draft.ids, draft.parents, strict=True):
             blocks.append((*blocks[parent], token) if len(blocks[parent]) < BLOCK - 1 else ())
-        rows = np.stack([logits_of(block, 0) for block in blocks])
+        rows = np.stack([logits_of(block) for block in blocks])
         nodes = TableNodes(
             draft, rows, work.sampling, len(kv), coins=Coins(work.coin_key), history=work.history
         )
@@ -155,6 +161,8 @@ class TableDrafter(SequenceDrafter):
     def __init__(self) -> None:
         super().__init__()
         self._known: dict[Block, SparseLaw] = {}
+        self._noise: dict[tuple[int, int], NDArray[np.float64]] = {}
+        self._likely: dict[tuple[Block, int], list[tuple[int, float]]] = {}
 
     def propose(self, budget: Budget) -> Proposal:
         """A draft of the full size."""
@@ -163,7 +171,7 @@ class TableDrafter(SequenceDrafter):
             drawn = TableDrawn(budget, budget.drawing, self.ids, self._known)
             return self.count(draw(drawn, lambda node: self._entries(drawn.block(node))))
         pool = Pool(replace(budget, max_depth=min(budget.max_depth, budget.max_nodes)))
-        best = partial(self._best, budget=budget, count=pool.shape.children)
+        best = partial(self._best, sampling=budget.sampling, count=pool.shape.children)
         paths: dict[int, list[int]] = {ROOT: text}
         fresh = pool.add_level([ROOT], [best(text)])
         while frontier := pool.frontier(fresh):
@@ -172,17 +180,25 @@ class TableDrafter(SequenceDrafter):
             fresh = pool.add_level(frontier, [best(paths[node]) for node in frontier])
         return self.count(pool.proposal()[0])
 
-    @staticmethod
-    def _entries(block: Block) -> Entries:
-        return np.arange(SILENT, IDS), logits_of(block, 1)[SILENT:].astype(np.float64)
+    def _entries(self, block: Block) -> Entries:
+        return np.arange(SILENT, IDS), logits_of(block, NOISE)[SILENT:].astype(np.float64)
 
-    @staticmethod
-    def _best(text: Sequence[int], budget: Budget, count: int) -> list[tuple[int, float]]:
+    def _best(self, text: Sequence[int], sampling: Sampling, count: int) -> list[tuple[int, float]]:
         """The likeliest, or those that the shared noise makes so."""
-        scores = np.log(law(logits_of(block_of(text), 1), Sampling(1.0)))
-        if not budget.sampling.greedy:
-            scores = scores + gumbel(budget.sampling.seed, len(PROMPT) + len(text), None, IDS)
-        chances = softmax(scores)
+        block = block_of(text)
+        if sampling.greedy:
+            if (block, count) not in self._likely:
+                self._likely[block, count] = self._ranked(block, count, np.zeros(IDS))
+            return self._likely[block, count]
+        place = (sampling.seed, len(PROMPT) + len(text))
+        if len(self._noise) > NOISE_KEPT:
+            self._noise.clear()
+        if place not in self._noise:
+            self._noise[place] = gumbel(*place, None, IDS)
+        return self._ranked(block, count, self._noise[place])
+
+    def _ranked(self, block: Block, count: int, noise: NDArray[np.float64]) -> list[tuple[int, float]]:
+        chances = softmax(logits_of(block, NOISE) + noise)
         best = np.argsort(-chances)[:count]
         return [(int(token), float(np.log(chances[token]))) for token in best]
 
@@ -200,6 +216,14 @@ class Draws:
         """Blocks drawn."""
         return sum(self.blocks.values())
 
+    def add(self, other: Draws) -> None:
+        """Those of another session too."""
+        self.tokens += other.tokens
+        for block, count in other.blocks.items():
+            self.blocks[block] = self.blocks.get(block, 0) + count
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -208,17 +232,32 @@ class World:
     handle: Handle
     tokenizer: Tokenizer
 
-    def draws(self, rule: Rule, sampling: Sampling, count: int, seed: int, *, per_turn: int = 150) -> Draws:
-        """``count`` blocks under a rule, ``per_turn`` in an answer; the same for the same seed."""
-        device = Device(
+    def draws(self, rule: Rule, sampling: Sampling, count: int, seed: int, *, per_turn: int = 125) -> Draws:
+        """``count`` blocks or a few more under a rule, ``per_turn`` in an answer; the same for the same seed."""
+        return asyncio.run(self._together(rule, sampling, count, seed, per_turn))
+
+    async def _together(self, rule: Rule, sampling: Sampling, count: int, seed: int, per_turn: int) -> Draws:
+        """From sessions side by side, each with seeds of its own."""
+        share = -(-count // SESSIONS)
+        seeds = [seed + (number << 32) for number in range(SESSIONS)]
+        alone = [
+            self._draws(self._device(rule, own, per_turn), rule, replace(sampling, seed=own), share, per_turn)
+            for own in seeds
+        ]
+        found = Draws()
+        for draws in await asyncio.gather(*alone):
+            found.add(draws)
+        return found
+
+    def _device(self, rule: Rule, seed: int, per_turn: int) -> Device:
+        return Device(
             address=self.handle.address,
             tokenizer=self.tokenizer,
             drafter=TableDrafter(),
-            plan=plan_of(rule),
+            plan=plan_of(rule, BLOCK * per_turn),
             offline=Offline.NEVER,
             settings={"session_id": seed.to_bytes(16, "little"), "draft_secret": seed.to_bytes(32, "big")},
         )
-        return asyncio.run(self._draws(device, rule, replace(sampling, seed=seed), count, per_turn))
 
     @staticmethod
     async def _draws(device: Device, rule: Rule, sampling: Sampling, count: int, per_turn: int) -> Draws:
@@ -245,10 +284,11 @@ class World:
         return found
 
 
-def plan_of(rule: Rule) -> Plan:
+def plan_of(rule: Rule, longest: int) -> Plan:
     """Long chains (longer than the verifier judges in one pass) or trees, and nothing else: no run-ahead that would let
-    the target write by itself."""
-    return tree(20, 8) if rule.name in TREES else chain(FIRST_WINDOW + 4)
+    the target write by itself. No deeper than the ``longest`` answer."""
+    depth = min(longest, DEPTH if rule.name in TREES else FIRST_WINDOW + 4)
+    return tree(WIDTH * depth, depth) if rule.name in TREES else chain(depth)
 
 
 @contextmanager
