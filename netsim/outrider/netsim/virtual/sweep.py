@@ -89,11 +89,12 @@ def sweep(grid: Grid) -> dict[str, Any]:
         for mode in grid.modes:
             outcome = base if mode.name == BASELINE else answers(setup, mode, grid.answers)
             told = outcome.figures()
-            gain = told["tokens_per_s"] / rate if rate and told["tokens_per_s"] else None
+            # Rounded before it is compared: equal rates must not win by their last digits.
+            gain = round(told["tokens_per_s"] / rate, 6) if rate and told["tokens_per_s"] else None
             place = {"rtt_ms": rtt, "mbit": mbit, "verify_ms": verify, "tau_asked": tau, "mode": mode.name}
             against = {
                 "streaming_per_s": round(rate, 6),
-                "gain": None if gain is None else round(gain, 6),
+                "gain": gain,
                 "beats_streaming": gain is not None and mode.name != BASELINE and gain > 1,
             }
             cells.append(place | told | against)
