@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import ending
-from client_server_cells import EXCESS_S, PROMPT, ROWS_S, SEED, TOKENS, Place, cell
+from client_server_cells import EXCESS_S, PROMPT, ROWS_S, SEED, SHIPPED, TOKENS, Place, cell
 from client_server_page import page
-from client_server_real import real
+from client_server_real import beside, real
 from machine import machine
 
 from outrider.netsim.faults import Schedule
@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument(
         "--real", action="store_true", help="measure the cells through the proxy; keeps the grid"
     )
-    parser.add_argument("--page", action="store_true", help="only write the page anew")
+    parser.add_argument("--page", action="store_true", help="only virtual values of real cells, and the page")
     parser.add_argument("--real-answers", type=ending.count("--real-answers"), default=6)
     options = parser.parse_args()
     path = HERE / "costs" / f"{options.dtype}.json"
@@ -118,10 +118,12 @@ def main() -> None:
                 "the grid", "there is none yet", remedy="run this without --real and --page first"
             )
     if options.real:
-        told["real"] = real(options.real_answers, options.dtype, devices, cost)
+        told["real"] = beside(real(options.real_answers, options.dtype), devices[SHIPPED], cost)
         told["real_machine"] = machine(
             dtype=options.dtype, answers=options.real_answers, tokens=TOKENS, seed=SEED
         )
+    elif options.page and told.get("real"):
+        told["real"] = beside([one["real"] for one in told["real"]], devices[SHIPPED], cost)
     elif not options.page:
         told = {
             "machine": machine(answers=options.answers, tokens=TOKENS, prompt=PROMPT, seed=SEED),

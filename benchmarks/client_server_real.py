@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from client_server_cells import ROWS_S, SEED, SHIPPED, TOKENS, Place, answer, cell
+from client_server_cells import ROWS_S, SEED, TOKENS, Place, answer, cell
 
 from outrider.client.pacing import law_of
 from outrider.netsim.events.schema import Line
@@ -38,12 +38,8 @@ REAL = (
 """Cells measured through the proxy, with the shipped drafter."""
 
 
-def real(answers: int, dtype: str, devices: dict[str, Device], cost: VerifierCost) -> list[dict[str, Any]]:
-    """The cells of `REAL` through the proxy, one verifier for all, each with its virtual value.
-
-    ``virtual`` is predicted from what was recorded elsewhere; ``matched`` from this run's own pass times (by plain
-    streaming on loopback) and its own τ, which leaves link and protocol to be predicted.
-    """
+def real(answers: int, dtype: str) -> list[dict[str, Any]]:
+    """The cells of `REAL` through the proxy, one verifier for all."""
     from outrider.netsim.demo import DemoSettings, verifier
     from outrider.netsim.scenario.cell import cell_of, run_cell
     from outrider.netsim.scenario.device import Server
@@ -63,41 +59,88 @@ def real(answers: int, dtype: str, devices: dict[str, Device], cost: VerifierCos
             told = run_cell(scenario, Server(address=address), put=log.append)
             found.append(told | {"parts": parts_ms(log)})
             print(f"{link}, {mode}: {told['tokens_per_s']:.2f} tokens/s", file=sys.stderr)
-    own = next(one for one in found if one["mode"] == "stream")
-    measured = VerifierCost(curve=scaled(cost.curve, own["forward_ms_per_token"]), rows_s=ROWS_S)
-    return [beside(one, devices[SHIPPED], cost, measured, answers) for one in found]
+    return found
 
 
-def beside(
-    told: dict[str, Any], device: Device, cost: VerifierCost, measured: VerifierCost, answers: int
-) -> dict[str, Any]:
-    """A real cell with what virtual time says about it."""
-    place = Place(told["link"], profile(told["link"]).link)
-    predict: Callable[[Device, VerifierCost], dict[str, Any]] = lambda drafter, verifier: cell(  # noqa: E731
-        place, drafter, verifier, told["mode"], answers
-    )
-    matched = like(device, told["tau"], lambda drafter: predict(drafter, measured)["tau"])
-    names = (
-        "tokens_per_s",
-        "ttft_s",
-        "gap_p50_s",
-        "gap_p95_s",
-        "tau",
-        "forward_ms_per_token",
-        "calls_per_token",
-    )
-    pick: Callable[[dict[str, Any]], dict[str, Any]] = lambda all_: {name: all_[name] for name in names}  # noqa: E731
-    log: list[Line] = []
-    for number in range(answers):
-        setup = Setup(device=matched, cost=measured, link=place.settings, answer=answer(number))
-        log += logged(setup, MODES[told["mode"]])
-    return {
-        "link": told["link"],
-        "mode": told["mode"],
-        "real": told,
-        "virtual": pick(predict(device, cost)),
-        "matched": pick(predict(matched, measured)) | {"parts": parts_ms(log)},
-    }
+def beside(found: Sequence[dict[str, Any]], device: Device, cost: VerifierCost) -> list[dict[str, Any]]:
+    """Real cells with what virtual time says about them.
+
+    ``virtual`` is predicted from what was recorded elsewhere. ``matched`` has the cell's own τ and the verifier's own
+    speed in that cell, which leaves device, link and protocol to be predicted: the host's speed changes by itself,
+    within seconds and by up to a factor of two. Streaming tells it by its time a token, chains and trees by their time
+    a verdict; where a device changes between both it is the streaming cell's on the same link.
+    """
+    streams = {one["link"]: one for one in found if one["mode"] == "stream"}
+    pairs = []
+    for told in found:
+        place = Place(told["link"], profile(told["link"]).link)
+        settings = Cell(place, told["mode"], told["answers"])
+        if told["mode"] in ("stream", "auto"):
+            one_ms = streams[told["link"]]["forward_ms_per_token"]
+            measured = VerifierCost(curve=scaled(cost.curve, one_ms), rows_s=ROWS_S)
+            matched = like(device, told["tau"], settings, measured)
+        else:
+            matched, measured = as_slow(told, device, cost, settings)
+        pairs.append(
+            {
+                "link": told["link"],
+                "mode": told["mode"],
+                "real": told,
+                "virtual": settings.figures(device, cost),
+                "matched": settings.figures(matched, measured) | {"parts": settings.parts(matched, measured)},
+            }
+        )
+    return pairs
+
+
+FIGURES = (
+    "tokens_per_s",
+    "ttft_s",
+    "gap_p50_s",
+    "gap_p95_s",
+    "tau",
+    "forward_ms_per_token",
+    "calls_per_token",
+)
+TRIES = 4
+"""Times that the verifier's speed is corrected: drafts change with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A link and a mode in virtual time."""
+
+    place: Place
+    mode: str
+    answers: int
+
+    def figures(self, device: Device, cost: VerifierCost) -> dict[str, Any]:
+        """`FIGURES` with this device on such a verifier."""
+        found = cell(self.place, device, cost, self.mode, self.answers)
+        return {name: found[name] for name in FIGURES}
+
+    def parts(self, device: Device, cost: VerifierCost) -> dict[str, float] | None:
+        """Where its rounds go."""
+        log: list[Line] = []
+        for number in range(self.answers):
+            setup = Setup(device=device, cost=cost, link=self.place.settings, answer=answer(number))
+            log += logged(setup, MODES[self.mode])
+        return parts_ms(log)
+
+
+def as_slow(
+    told: dict[str, Any], device: Device, cost: VerifierCost, settings: Cell
+) -> tuple[Device, VerifierCost]:
+    """Device and verifier with the real cell's τ and time a verdict."""
+    one_ms = cost.curve.costs_us[0] / 1e3
+    for _ in range(TRIES):
+        measured = VerifierCost(curve=scaled(cost.curve, one_ms), rows_s=ROWS_S)
+        matched = like(device, told["tau"], settings, measured)
+        own = settings.parts(matched, measured)
+        if own is None:
+            break
+        one_ms *= told["parts"]["verifier ms"] / own["verifier ms"]
+    return matched, measured
 
 
 def parts_ms(log: Sequence[Line]) -> dict[str, float] | None:
@@ -106,7 +149,7 @@ def parts_ms(log: Sequence[Line]) -> dict[str, float] | None:
     return None if found is None else dict(zip(PARTS, (round(cell, 3) for cell in cells(found)), strict=True))
 
 
-def like(device: Device, tau: float | None, tau_of: Callable[[Device], float | None]) -> Device:
+def like(device: Device, tau: float | None, settings: Cell, cost: VerifierCost) -> Device:
     """The device with its acceptance shifted so that simulated rounds bring ``tau`` tokens (None: as it is)."""
     if tau is None:
         return device
@@ -115,7 +158,7 @@ def like(device: Device, tau: float | None, tau_of: Callable[[Device], float | N
         law = law_of(device.acceptance.law, percent)
         law = tuple(tuple(min(ranks[: n + 1]) for n in range(len(ranks))) for ranks in law)
         shifted = replace(device, acceptance=Acceptance(law, f"{percent} %"))
-        found = tau_of(shifted)
+        found = settings.figures(shifted, cost)["tau"]
         if found is not None and abs(found - tau) < apart:
             best, apart = shifted, abs(found - tau)
     return best
