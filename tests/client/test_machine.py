@@ -18,6 +18,7 @@ from outrider.client.events import (
     Report,
     StopAt,
 )
+from outrider.client.journal import UNREACHABLE
 from outrider.client.plan import STREAMING, Plan
 from outrider.netsim.world.toy import PLANE
 from outrider.shared.errors import LinkDown
@@ -147,6 +148,16 @@ def test_a_stop_string_in_committed_text_cuts_there() -> None:
     bench.begin(keep=7, append_ids=(40,))
     told = bench.frame(Turn)
     assert (told.turn, told.keep, told.append_ids) == (2, anchor(*PROMPT, 66, 67), (40,))
+
+
+def test_a_verifier_that_was_given_up_is_not_told_to_end_the_turn() -> None:
+    """A word that comes through later would end a turn that its journal can still go on with."""
+    for reason, told in ((UNREACHABLE, 0), ("cancelled", 1)):
+        bench = online()
+        bench.down(bench.commit(66, 67))
+        bench.handle(StopAt(bench.machine.displayed, reason))
+        assert bench.take(Finish) == [Finish(reason, True)]
+        assert len(bench.frames(Cancel)) == told
 
 
 def test_a_stop_string_in_provisional_text_only_pauses() -> None:

@@ -28,6 +28,7 @@ from outrider.client.events import (
     Received,
     StopAt,
 )
+from outrider.client.journal import UNREACHABLE
 from outrider.client.opening import PREFILL_SILENCE_S
 from outrider.client.rounds import RoundMachine
 from outrider.client.rules import report_conflict
@@ -150,7 +151,8 @@ class SessionMachine(RoundMachine):
     def _on_stop_at(self, event: StopAt) -> None:
         was_finished = self.finished
         self.on_stop(event)
-        if self.finished and not was_finished and self.active is not None:
+        ended = self.finished and not was_finished and event.reason != UNREACHABLE  # that turn may be resumed
+        if ended and self.active is not None:
             self.send(self.active, Cancel(self.turn_number))
         self._after_finish()
 
