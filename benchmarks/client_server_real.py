@@ -65,10 +65,10 @@ def real(answers: int, dtype: str) -> list[dict[str, Any]]:
 def beside(found: Sequence[dict[str, Any]], device: Device, cost: VerifierCost) -> list[dict[str, Any]]:
     """Real cells with what virtual time says about them.
 
-    ``virtual`` is predicted from what was recorded elsewhere. ``matched`` has the cell's own τ and the verifier's own
-    speed in that cell, which leaves device, link and protocol to be predicted: the host's speed changes by itself,
-    within seconds and by up to a factor of two. Streaming tells it by its time a token, chains and trees by their time
-    a verdict; where a device changes between both it is the streaming cell's on the same link.
+    ``virtual`` is predicted from what was recorded elsewhere. ``matched`` has the cell's own τ and, for chains and
+    trees, the verifier's own time a verdict, which leaves device, link and protocol to be predicted: the host's speed
+    changes by itself, within seconds and by up to a factor of two. Streamed tokens carry no times, so the other modes
+    get the passes that the verifier advertised in the streaming cell of their link.
     """
     streams = {one["link"]: one for one in found if one["mode"] == "stream"}
     pairs = []
