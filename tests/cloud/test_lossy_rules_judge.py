@@ -233,7 +233,7 @@ def test_no_cut_lets_a_row_grow_across_rounds(in_a_row: int) -> None:
         kinds += decision.kinds
     for judged, run in itertools.groupby(kind is JUDGED for kind in kinds):
         longest = max(longest, len(list(run)) if judged else 0)
-    assert longest == min(in_a_row, longest) and (longest > 0) == (in_a_row > 0)
+    assert longest <= in_a_row and (longest > 0) == (in_a_row > 0)
     assert cut > 20 or not in_a_row
 
 

@@ -20,9 +20,8 @@ from rich.text import Text
 
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.scenario.model import MODES, DeviceSpec, Mode, Question, Scenario
-from outrider.netsim.scenario.parse import read
 from outrider.netsim.scenario.ride import Ride
-from outrider.netsim.scenario.shipped import names, shipped, summary_of
+from outrider.netsim.scenario.shipped import find, names, shipped, summary_of
 from outrider.netsim.scenario.timeline import DRY_RUN_S, entries, timeline
 from outrider.shared.errors import ExitCode
 
@@ -68,7 +67,7 @@ def run_command(
     ] = "float32",
 ) -> None:
     """Ride through a scenario with the real device and a real verifier; figures as a table and a JSON line."""
-    chosen = _changed(_find(scenario), mode, seed)
+    chosen = _changed(find(scenario), mode, seed)
     if text and log is None:
         raise BadConfig("--text", "there is no log to write text into: add --log FILE")
     if dry_run:
@@ -90,14 +89,6 @@ def scenarios_command(
     for each in names():
         table.add_row(each, summary_of(each))
     Console().print(table)
-
-
-def _find(text: str) -> Scenario:
-    """The scenario of a file, or a shipped one. Raises `BadScenario`, `BadConfig` if it is neither."""
-    path = Path(text)
-    if path.exists() or path.suffix:
-        return read(path)
-    return read(shipped(text))
 
 
 def _changed(scenario: Scenario, mode: str | None, seed: int | None) -> Scenario:

@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 
 from outrider.netsim.errors import BadConfig
+from outrider.netsim.scenario.model import Scenario
+from outrider.netsim.scenario.parse import read
 
 FOLDER = Path(__file__).with_name("rides")
 
@@ -20,6 +22,12 @@ def shipped(name: str) -> Path:
     if name not in names():
         raise BadConfig("scenario", f"expected a file or one of {', '.join(names())}, got {name!r}")
     return FOLDER / f"{name}.toml"
+
+
+def find(text: str) -> Scenario:
+    """The scenario of a file, or a shipped one. Raises `BadScenario`, `BadConfig` if it is neither."""
+    path = Path(text)
+    return read(path if path.exists() or path.suffix else shipped(text))
 
 
 def summary_of(name: str) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from outrider.netsim.errors import BadConfig
-from outrider.netsim.scenario.model import Scenario
-from outrider.netsim.scenario.parse import read
-from outrider.netsim.scenario.shipped import shipped
+from outrider.netsim.scenario.shipped import find
 from outrider.netsim.virtual import cli, tables
 from outrider.netsim.virtual.modes import mode
 from outrider.netsim.virtual.rides import Riding
@@ -61,7 +58,7 @@ def rides(
     out: cli.Out = None,
 ) -> None:
     """Ride through a scenario in virtual time, with every mode; the same seeds give the same bytes."""
-    chosen = _find(scenario)
+    chosen = find(scenario)
     length = chosen.device.max_tokens if tokens is None else tokens
     for name, value in (("rides", count), ("prompt", prompt), ("tokens", length)):
         if not 1 <= value <= 100_000:
@@ -89,11 +86,6 @@ def rides(
     if out is not None:
         tables.save(out, cells, page)
     print(json.dumps(told) if as_json else page, end="\n" if as_json else "")
-
-
-def _find(text: str) -> Scenario:
-    path = Path(text)
-    return read(path if path.exists() or path.suffix else shipped(text))
 
 
 def _settings(riding: Riding) -> dict[str, Any]:
