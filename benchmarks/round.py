@@ -33,7 +33,7 @@ from outrider.client.channel import ChannelSettings
 from outrider.client.fetching import Fetcher
 from outrider.client.pacing import make_pacing
 from outrider.client.session import Session, SessionConfig
-from outrider.netsim.demo import DemoSettings, target_alone, verifier
+from outrider.netsim.demo import DemoSettings, verifier
 from outrider.shared.frames import CostCurve
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
@@ -168,11 +168,6 @@ async def measure(address: str, prompts: list[dict[str, str]], tokens: int) -> d
         print(".", end="", flush=True)
     print()
     return samples
-
-
-def check_alone(dtype: str, bundle_prompt: tuple[int, ...], tokens: int, ids: tuple[int, ...]) -> bool:
-    """Whether one answer is what the target alone says."""
-    return target_alone(DemoSettings(dtype=dtype, max_tokens=tokens), bundle_prompt) == ids
 
 
 def main() -> None:
