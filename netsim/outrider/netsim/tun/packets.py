@@ -9,7 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from outrider.netsim.faults import Schedule
+from outrider.netsim.errors import BadConfig
+from outrider.netsim.faults import Outage, Schedule
 from outrider.netsim.link import Bursts, Link
 from outrider.netsim.settings import DIRECTIONS, Direction, LaneSettings, LinkSettings
 from outrider.netsim.virtual.wire import VirtualLink
@@ -30,6 +31,12 @@ class PacketLink:
     """A link for packets; times in seconds from 0. Raises `BadConfig` for faults other than outages."""
 
     def __init__(self, settings: LinkSettings, schedule: Schedule | None = None, seed: int = 0) -> None:
+        for entry in (schedule or Schedule()).entries:
+            if not isinstance(entry.fault, Outage):
+                raise BadConfig(
+                    entry.fault.kind,
+                    "packets know outages only, they belong to no connection; drive other faults through the proxy",
+                )
         lossless = replace(settings, up=_lossless(settings.up), down=_lossless(settings.down))
         self._wire = VirtualLink(Link(lossless, seed), schedule, seed)
         self._bursts: dict[Direction, Bursts] = {
