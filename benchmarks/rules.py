@@ -239,7 +239,8 @@ def table(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
         for temperature in temperatures:
             run = runs.get(temperature)
             low, high = run["interval"] if run else (0, 0)
-            cells.append(f"{run['tau']:.2f} [{low:.2f}, {high:.2f}]" if run else "–")
+            spread = f" [{low:.2f}, {high:.2f}]" if high > low else ""
+            cells.append(f"{run['tau']:.2f}{spread}" if run else "–")
         loss = hot["audit"]["loss"] if hot["audit"] else None
         cells += [number(loss, 3), f"{100 * hot['judged']:.0f} %" if row["lossy"] else "–"]
         lines.append(cells)
@@ -248,7 +249,8 @@ def table(rows: Sequence[Row], about: Mapping[str, Any]) -> str:
     text = (
         f"# Rules\n\nTarget {about['target']} in {about['dtype']}, one thread, {about['context']} tokens of context; "
         f"{about['prompts']} prompts, {about['tokens']} tokens each, seed {about['seed']}; commit {about['commit']}, "
-        f"{about['cpu']}. Intervals of 95 % by prompt. Loss and judged tokens at the last temperature.\n\n"
+        f"{about['cpu']}. Intervals of 95 % by prompt within its category (none where each has one). "
+        "Loss and judged tokens at the last temperature.\n\n"
     )
     return f"{text}{markdown(head, lines)}\nGoal: at most {100 * GOAL:.0f} % of the pass, at worst: {met or '–'}.\n"
 
