@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from outrider.netsim.cli import main
 from outrider.netsim.errors import BadConfig
 from outrider.netsim.faults import Blackhole, Cut, HalfOpen, Outage, Reset, Scheduled
 from outrider.netsim.profiles import profile
@@ -33,6 +32,7 @@ from outrider.netsim.virtual.sizes import (
     draft_bytes,
     verdict_bytes,
 )
+from tests.netsim.program import exit_code
 from tests.netsim.virtual.rig import COST, constant, device
 
 FAR, NEAR = constant(200, 1), constant(20, 8)
@@ -202,14 +202,6 @@ def test_faults_that_need_sockets_are_refused() -> None:
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-def run(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The command's exit code."""
-    monkeypatch.setattr(sys, "argv", ["outrider-sim", "rides", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
-
-
 def test_equal_seeds_print_equal_bytes() -> None:
     """Two processes, a whole commuter ride each."""
     words = ["rides", "commuter", "--rides", "2", "--seed", "5", "--json"]
@@ -229,7 +221,7 @@ def test_the_table_has_a_line_a_mode(
     """On stdout and in a file of either kind."""
     page, cells = tmp_path / "rides.md", tmp_path / "rides.csv"
     for path in (page, cells):
-        assert run("flight", "--rides", "2", "--out", str(path), monkeypatch=monkeypatch) == 0
+        assert exit_code("rides", "flight", "--rides", "2", "--out", str(path), monkeypatch=monkeypatch) == 0
     assert capsys.readouterr().out == 2 * page.read_text()
     rows = list(csv.DictReader(cells.read_text().splitlines()))
     assert [row["mode"] for row in rows] == ["stream", "chain", "tree", "auto"]
@@ -261,5 +253,5 @@ def test_bad_rides_are_refused_with_their_place(
     """Exit code 78, and what was expected where."""
     path = tmp_path / "ride.toml"
     path.write_text(text)
-    assert run(str(path), *options, monkeypatch=monkeypatch) == 78
+    assert exit_code("rides", str(path), *options, monkeypatch=monkeypatch) == 78
     assert said in capsys.readouterr().err

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.netsim.cli import main
 from outrider.netsim.events.reader import read
+from tests.netsim.program import exit_code
 
 GRID = [
     "--rtt-ms",
@@ -29,14 +29,6 @@ GRID = [
 ]
 
 
-def run(*words: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The command's exit code."""
-    monkeypatch.setattr(sys, "argv", ["outrider-sim", "sweep", *words])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    return int(stop.value.code or 0)
-
-
 def test_the_same_seed_gives_the_same_bytes() -> None:
     """Two processes, jitter, loss and outages included: one JSON object each, byte for byte equal."""
     link = ["--profile", "train", "--outages", "--tau", "3"]
@@ -51,7 +43,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
 
 def test_break_even_is_marked(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Near the verifier drafting wins, far from it streaming does; in between lies the round trip that is named."""
-    assert run(*GRID, "--json", monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *GRID, "--json", monkeypatch=monkeypatch) == 0
     told = json.loads(capsys.readouterr().out)
     assert len(told["cells"]) == 3 * 2 * 4
     trees = [cell for cell in told["cells"] if cell["mode"] == "tree" and cell["tau_asked"] == 3]
@@ -68,7 +60,7 @@ def test_as_fast_is_not_faster(capsys: pytest.CaptureFixture[str], monkeypatch: 
     """Without a round trip a call a token is streaming; whatever the last digits of the two rates, it does not win."""
     for verify_ms in ("22", "30", "36", "59"):
         words = ("--rtt-ms", "0", "--mode", "stream,unary", "--verify-ms", verify_ms, "--tau", "2")
-        assert run(*words, "--json", monkeypatch=monkeypatch) == 0
+        assert exit_code("sweep", *words, "--json", monkeypatch=monkeypatch) == 0
         unary = next(c for c in json.loads(capsys.readouterr().out)["cells"] if c["mode"] == "unary")
         assert (round(unary["gain"], 5), unary["beats_streaming"]) == (1, False)
 
@@ -77,7 +69,7 @@ def test_tables_for_people_and_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Markdown with the break-even lines, CSV with every field of every cell."""
-    assert run(*GRID, "--out", str(tmp_path / "a.csv"), monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *GRID, "--out", str(tmp_path / "a.csv"), monkeypatch=monkeypatch) == 0
     shown = capsys.readouterr().out
     assert "draws level at" in shown
     assert "**" in shown
@@ -85,7 +77,7 @@ def test_tables_for_people_and_programs(
         rows = list(csv.DictReader(file))
     assert len(rows) == 24
     assert {"rtt_ms", "tokens_per_s", "gap_p95_s", "beats_streaming"} <= set(rows[0])
-    assert run(*GRID, "--out", str(tmp_path / "a.md"), monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *GRID, "--out", str(tmp_path / "a.md"), monkeypatch=monkeypatch) == 0
     assert (tmp_path / "a.md").read_text(encoding="utf-8") == shown
 
 
@@ -95,14 +87,14 @@ def test_event_log_of_one_answer_and_back(
     """A simulated run writes a log that the reader takes, and its rounds serve as recorded acceptance."""
     log = tmp_path / "run.jsonl"
     one = ["--rtt-ms", "30", "--alpha", "0.6", "--tokens", "400", "--seed", "3"]
-    assert run(*one, "--mode", "chain", "--events", str(log), monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *one, "--mode", "chain", "--events", str(log), monkeypatch=monkeypatch) == 0
     told = read(log)
     assert told.complete
     assert told.run.virtual
     assert told.run.mode == "chain"
     capsys.readouterr()
     again = ["--recorded", str(log), "--rtt-ms", "30", "--tokens", "400", "--mode", "chain", "--json"]
-    assert run(*again, monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *again, monkeypatch=monkeypatch) == 0
     cell = json.loads(capsys.readouterr().out)["cells"][0]
     assert cell["tau"] == pytest.approx(2.3, abs=0.4)
 
@@ -124,7 +116,7 @@ def test_a_measured_drafter_on_a_measured_verifier(
     curve = {"widths": [1, 8, 64], "costs_us": [40000, 41000, 90000], "prefill_us_per_token": 2000}
     (tmp_path / "cost.json").write_text(json.dumps(curve), encoding="utf-8")
     words = ["--drafters", f"{tmp_path / 'drafters.json'}:a", "--cost", str(tmp_path / "cost.json"), "--json"]
-    assert run(*words, "--rtt-ms", "0", monkeypatch=monkeypatch) == 0
+    assert exit_code("sweep", *words, "--rtt-ms", "0", monkeypatch=monkeypatch) == 0
     cells = {cell["mode"]: cell for cell in json.loads(capsys.readouterr().out)["cells"]}
     assert cells["stream"]["forward_ms_per_token"] == pytest.approx(41, abs=2)
     assert cells["tree"]["bytes_down_per_token"] > 500
@@ -160,7 +152,7 @@ def test_bad_values_say_what_was_expected(
 ) -> None:
     """Exit code 78, one line that names what was expected, nothing printed or written."""
     monkeypatch.chdir(tmp_path)
-    assert run(*words, monkeypatch=monkeypatch) == 78
+    assert exit_code("sweep", *words, monkeypatch=monkeypatch) == 78
     shown = capsys.readouterr()
     assert expected in " ".join(shown.err.split())
     assert not shown.out
@@ -188,5 +180,5 @@ def test_bad_cost_curves_are_refused(
 ) -> None:
     """With the file, and where in it."""
     (tmp_path / "cost.json").write_text(text, encoding="utf-8")
-    assert run("--cost", str(tmp_path / "cost.json"), monkeypatch=monkeypatch) == 78
+    assert exit_code("sweep", "--cost", str(tmp_path / "cost.json"), monkeypatch=monkeypatch) == 78
     assert expected in " ".join(capsys.readouterr().err.split())

@@ -46,55 +46,29 @@ def _word_of(field: str, pool: tuple[str, ...]) -> Callable[[np.random.Generator
     return fill
 
 
-AGE = TemplatedFamily(
-    "age_field",
-    NumberReader(),
-    _age,
-    (
-        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "age"?'),
+def _wordings(field: str, name: str, question: str) -> tuple[Template, ...]:
+    """The wordings of a field: three that all fields have, and a question of its own, called ``name``."""
+    return (
+        Template("value", Split.TRAIN, f'Here is a record: {{record}}. What is the value of "{field}"?'),
+        Template(name, Split.TRAIN, f"{{record}}\n\n{question} according to this record? Use a sentence."),
         Template(
-            "old", Split.TRAIN, "{record}\n\nHow old is {name} according to this record? Use a sentence."
+            "field",
+            Split.VALIDATION,
+            f'Extract the field "{field}" from {{record}} and state it in a sentence.',
         ),
         Template(
-            "field", Split.VALIDATION, 'Extract the field "age" from {record} and state it in a sentence.'
+            "form",
+            Split.TEST,
+            f"A form was filled in as follows: {{record}}. Which {field} was given in the form?",
         ),
-        Template(
-            "form", Split.TEST, "A form was filled in as follows: {record}. Which age was given in the form?"
-        ),
-    ),
-)
+    )
+
+
+AGE = TemplatedFamily("age_field", NumberReader(), _age, _wordings("age", "old", "How old is {name}"))
 CITY = TemplatedFamily(
-    "city_field",
-    WordsReader(CITIES),
-    _word_of("city", CITIES),
-    (
-        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "city"?'),
-        Template(
-            "where", Split.TRAIN, "{record}\n\nWhere is {name} according to this record? Use a sentence."
-        ),
-        Template(
-            "field", Split.VALIDATION, 'Extract the field "city" from {record} and state it in a sentence.'
-        ),
-        Template(
-            "form", Split.TEST, "A form was filled in as follows: {record}. Which city was given in the form?"
-        ),
-    ),
+    "city_field", WordsReader(CITIES), _word_of("city", CITIES), _wordings("city", "where", "Where is {name}")
 )
 JOB = TemplatedFamily(
-    "job_field",
-    WordsReader(JOBS),
-    _word_of("job", JOBS),
-    (
-        Template("value", Split.TRAIN, 'Here is a record: {record}. What is the value of "job"?'),
-        Template(
-            "work", Split.TRAIN, "{record}\n\nWhat does {name} do according to this record? Use a sentence."
-        ),
-        Template(
-            "field", Split.VALIDATION, 'Extract the field "job" from {record} and state it in a sentence.'
-        ),
-        Template(
-            "form", Split.TEST, "A form was filled in as follows: {record}. Which job was given in the form?"
-        ),
-    ),
+    "job_field", WordsReader(JOBS), _word_of("job", JOBS), _wordings("job", "work", "What does {name} do")
 )
 FAMILIES = (AGE, CITY, JOB)
